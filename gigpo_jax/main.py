@@ -46,7 +46,8 @@ def _run(argv: list[str]) -> int:
     loaded = load_config(flags.config, words)
     # The checks of the config come before devices are taken and before anything is written.
     config = resolve(loaded, trains=flags.mode in ("train", "sft"))
-    for flag, mode in (("push", "export"), ("target", "preflight")):
+    modes = (("push", "export"), ("target", "preflight"), ("server", "preflight"))
+    for flag, mode in modes:
         value = getattr(flags, flag)
         if value and flags.mode != mode:
             raise InputError(
@@ -63,7 +64,7 @@ def _run(argv: list[str]) -> int:
         raise_interrupted()
     # Before the backend starts: it plans for devices that need not be here.
     if flags.mode == "preflight":
-        return program.run(config, flags.target, flags.out)
+        return program.run(config, flags.target, flags.out, server=flags.server)
     name = pathlib.Path(flags.config.partition(":")[0]).stem
     workdir = pathlib.Path(flags.workdir or f"runs/{name}")
     if flags.mode in ("eval", "serve", "export"):

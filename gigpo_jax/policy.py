@@ -116,14 +116,6 @@ def load_policy(
         mesh or memory that cannot hold the model.
     """
     path = config.model.path
-    if not path:
-        raise InputError(
-            "no model is named",
-            key="config.model.path",
-            value="''",
-            fix="give a folder with a model (config.json, *.safetensors, tokenizer) or a model of "
-            "the Hub (ORG/NAME); gigpo sft makes one from nothing",
-        )
     folder = model_folder(path, config.model.revision)
     tokenizer = load_tokenizer(folder, enable_thinking=config.model.enable_thinking)
     shape = read_config(folder)

@@ -20,7 +20,7 @@ flags of model, lengths and dtype; its mesh and engine settings are independent.
   --dry-run         print what would run and exit
   --help            this text
 
-Flags after -- go to the server, such as --config.mesh.fsdp=1 --config.mesh.tensor=4, which splits a model over 4 chips.
+Flags after -- go to the server, such as --config.engine.tensor=4, which splits a model over 4 chips.
 Traffic is not encrypted: keep the port in a private network.
 TEXT
 }

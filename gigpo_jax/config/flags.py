@@ -33,6 +33,7 @@ FLAGS = {
     ),
     "--push": Flag("ORG/NAME", "model of the Hub to which export writes too", ("export",)),
     "--target": Flag("NAME", "devices that are compiled for: v5e-8, h100x8, ...", ("preflight",)),
+    "--server": Flag("", "compile what gigpo engine runs, and nothing of training", ("preflight",)),
     "--initial": Flag("", "use model.path; the workdir holds no run", ("eval", "serve", "export")),
     "--print_config": Flag("", "print every key's value and its origin, and exit"),
 }
@@ -85,7 +86,7 @@ MAIN_KEYS = {  # the ten that matter in a mode, or fewer
         "engine.dtype",
         "engine.tensor",
         "engine.weights_dir",
-        "mesh.fsdp",
+        "engine.prefill_chunk",
     ),
     "export": ("model.path", "model.revision", "model.lora.rank", "engine.dtype"),
     "preflight": (

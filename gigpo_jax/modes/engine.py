@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
@@ -15,10 +16,16 @@ from gigpo_jax.engines.endpoint.address import check_address
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
-from gigpo_jax.models.files.hf_config import config_json
+from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.policy import Policy, load_policy, lora_config
-from gigpo_jax.rollout.engines import make_engine, max_length, model_fingerprint
+from gigpo_jax.rollout.engines import (
+    make_engine,
+    max_length,
+    model_fingerprint,
+    server_config,
+)
 from gigpo_jax.run import report
 from gigpo_jax.run.interrupts import Interrupted, run_async
 from gigpo_jax.run.progress import show_stage
@@ -56,6 +63,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     check_address(config.serve.host, config.serve.port)
     with contextlib.ExitStack() as resources:
         store = WeightStore(config.engine.weights_dir)
+        resources.callback(store.close)
         folder = store.folder.resolve()
         if not config.engine.weights_dir:
             # That of all servers and learners of this user; each server has one of its own in it.
@@ -96,13 +104,8 @@ def open_engine(config: ConfigDict, workdir: Path) -> tuple[JaxEngine, dict[str,
     Returns:
       The engine, what the learner checks of it, and its parameters.
     """
-    config = config.copy_and_resolve_references()
-    # The learner's config is read by the engine's process, where nothing is trained: weights have
-    # the engine's dtype, and no rollout waits for an update.
-    config.engine.name = "jax"
-    config.engine.devices = 0
-    config.train.max_staleness = 0
-    config.model.param_dtype = config.engine.dtype
+    folder = model_folder(config.model.path, config.model.revision)
+    config = server_config(config, read_config(folder))
     with show_stage(f"loading {config.model.path}"):
         policy = load_policy(config, learner_mesh(config), trains=False)
     params = policy.whole(policy.trained)
@@ -119,6 +122,7 @@ def describe_engine(config: ConfigDict, policy: Policy) -> dict[str, Any]:
         "dtype": config.engine.dtype,
         "max_model_len": max_length(config),
         "adapter_rank": config.model.lora.rank,
+        "device": jax.devices()[0].device_kind,
         "base": policy.base,
         "weights": "folder" if config.engine.weights_dir else "pieces",
     }

@@ -4,6 +4,7 @@ import functools
 import os
 import secrets
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.mesh import split_devices
+from gigpo_jax.devices.memory import engine_tensor
+from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
 from gigpo_jax.engines.remote.probe import PROBE_TOKENS
@@ -21,6 +23,7 @@ from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm import launch
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
+from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
@@ -71,6 +74,35 @@ def make_engine(
     return engine
 
 
+def server_config(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    devices: Sequence[jax.Device] | None = None,
+    limit: int | None = None,
+) -> ConfigDict:
+    """The config of a learner's engine server.
+
+    Args:
+      config: Resolved config.
+      shape: Shape of the model.
+      devices: Devices of the server; None: all of this process.
+      limit: Bytes of one device; None: what the devices report.
+    """
+    config = config.copy_and_resolve_references()
+    # Nothing is trained: weights have the engine's dtype, and no rollout waits for an update.
+    config.engine.name = "jax"
+    config.engine.devices = 0
+    config.train.max_staleness = 0
+    config.model.param_dtype = config.engine.dtype
+    # The weights are loaded in the places that the engine reads them from. Split otherwise, they
+    # would be in memory beside the engine's copy of them, with an adapter all the time.
+    config.mesh.update({"data": 1, "fsdp": -1})
+    mesh = learner_mesh(config, devices)
+    tensor = engine_tensor(config, shape, mesh, limit, trains=False)
+    config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
+    return config
+
+
 def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
     """Settings of the in-process engine.
 
@@ -115,9 +147,11 @@ def _make_remote_engine(
         key = secrets.token_urlsafe(24)  # servers that this process starts are closed to others
     store = WeightStore(servers.weights_dir)
     pieces = None if servers.weights_dir else store.folder
+    device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
+    jax_server = functools.partial(JaxServer, folder=pieces, device=device)
     try:
         settings = RemoteSettings(
-            server=VllmServer if is_vllm else functools.partial(JaxServer, folder=pieces),
+            server=VllmServer if is_vllm else jax_server,
             make_request=generate_request if is_vllm else jax_request,
             urls=urls,
             processes=() if urls else _plan_processes(config, store.folder, folder, key),

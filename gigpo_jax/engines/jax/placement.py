@@ -64,9 +64,9 @@ class Placement:
         return self.mesh.shape[TENSOR]
 
     def cache_sharding(self, heads: int) -> Any:
-        """Sharding of a KV cache [L, S, G, C, K] of so many heads.
+        """Sharding of a KV cache [L, S, G, C, K].
 
-        On TPUs it includes the order in memory.
+        On TPUs it includes the order in memory. `heads` is G.
         """
         order = memory_order(5, heads // self.partition_devices)
         return self._order_cache(self.sharding(None, SLOTS, TENSOR), order)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import logging
 import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from gigpo_jax.models.vision.images import PromptImages
 KEY = "GIGPO_API_KEY"
 PIECE_BYTES = 8 << 20
 
+log = logging.getLogger(__name__)
+
 
 class JaxServer(Server):
     """A server of `gigpo engine`."""
@@ -26,14 +29,17 @@ class JaxServer(Server):
     key_name = KEY
     fix = "start one with gigpo engine"
 
-    def __init__(self, *args: Any, folder: pathlib.Path | None) -> None:
+    def __init__(self, *args: Any, folder: pathlib.Path | None, device: str = "") -> None:
         """Stores the address; other arguments as for `Server`.
 
         Args:
           folder: Folder of the weights that are sent; None: the server reads a shared one.
+          device: Kind of devices whose log-probabilities those of the server are taken for; "":
+            any.
         """
         super().__init__(*args)
         self._folder = folder
+        self._device = device
         self._ended_sessions: list[tuple[int, int]] = []
 
     def end_session(self, session: tuple[int, int]) -> None:
@@ -75,6 +81,14 @@ class JaxServer(Server):
             "weights": "folder" if self._folder is None else "pieces",
         }
         check_served(self.url, description, expected, max_length=max_length, fixes=fixes)
+        if self._device not in ("", description.get("device")):
+            log.warning(
+                "%s computes on %s, the learner on %s: with rl.old_logprobs=engine a training run "
+                "takes the difference for a change of the policy; use rl.old_logprobs=recompute",
+                self.url,
+                description.get("device"),
+                self._device,
+            )
 
     async def push(self, weights: PushedWeights) -> dict[str, float]:
         """Implements `Server.push`."""
@@ -100,15 +114,23 @@ class JaxServer(Server):
             raise ServerFault(f"/load: unexpected answer {summarise_answer(report)}") from err
 
     async def _send_files(self, folder: pathlib.Path, name: str) -> None:
-        """Sends the files of a push in pieces."""
+        """Sends the files of a push in pieces.
+
+        All of them within the limit of one step.
+        """
+        limit_s = self._limits.push_s
         try:
-            for path, offset, piece in read_pieces(folder, name):
-                await self.call(
-                    "PUT",
-                    f"/weights/{path}?offset={offset}&crc32={zlib.crc32(piece):08x}",
-                    data=piece,
-                    limit_s=self._limits.push_s,
-                )
+            async with asyncio.timeout(limit_s):
+                for path, offset, piece in read_pieces(folder, name):
+                    await self.call(
+                        "PUT",
+                        f"/weights/{path}?offset={offset}&crc32={zlib.crc32(piece):08x}",
+                        data=piece,
+                        # The limit of all pieces together always ends first.
+                        limit_s=2 * limit_s,
+                    )
+        except TimeoutError as err:
+            raise ServerFault(f"{name}: not sent within {limit_s:g} s") from err
         # The next push deletes the files of this one.
         except OSError as err:
             raise ServerFault(f"{name}: cannot be read ({err.strerror})") from err

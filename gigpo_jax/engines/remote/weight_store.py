@@ -143,15 +143,19 @@ def local_folder() -> pathlib.Path:
 
 
 def push_name(text: str) -> str:
-    """A new name that begins with this process's number, as its lock does."""
+    """A new name that begins with this process's number.
+
+    Its lock begins so too.
+    """
     return f"{os.getpid()}.{text}.{secrets.token_hex(3)}"
 
 
 def _lock_name(folder: pathlib.Path) -> TextIO:
-    """Makes and locks a file that says for whom the number of this process stands.
+    """Makes and locks a file named by this process.
 
-    The system releases the lock when the process ends. /proc would not do: containers may share
-    the folder and not their processes.
+    While it is locked, files that begin with the process's number are in use. The system releases
+    the lock when the process ends. /proc would not do: containers may share the folder and not
+    their processes.
     """
     while True:
         file = (folder / f"{push_name('store')}{LOCK}").open("w")

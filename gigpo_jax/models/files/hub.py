@@ -140,6 +140,14 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
     Raises:
       InputError: there is none.
     """
+    if not path:
+        raise InputError(
+            "no model is named",
+            key=key,
+            value="''",
+            fix="give a folder with a model (config.json, *.safetensors, tokenizer) or a model of "
+            "the Hub (ORG/NAME); gigpo sft makes one from nothing",
+        )
     folder = locate_file(path)
     if folder.is_dir():
         if revision:

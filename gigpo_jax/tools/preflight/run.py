@@ -24,6 +24,7 @@ from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.policy import check_shape
+from gigpo_jax.rollout.engines import server_config
 from gigpo_jax.rollout.environment import first_observations
 from gigpo_jax.rollout.pictures import check_modality
 from gigpo_jax.tools.preflight import report
@@ -41,13 +42,14 @@ KEYS = {
 }
 
 
-def run(config: ConfigDict, target_name: str, out: str) -> int:
+def run(config: ConfigDict, target_name: str, out: str, *, server: bool = False) -> int:
     """Compiles a config's programs for a target; prints their needs.
 
     Args:
       config: Resolved config.
       target_name: Key of `targets.TARGETS`.
       out: JSON file for the numbers, or "".
+      server: Whether the programs are those of `gigpo engine`, which trains nothing.
 
     Raises:
       InputError: there is no such target or model, or the config does not fit; then `out` was
@@ -58,19 +60,24 @@ def run(config: ConfigDict, target_name: str, out: str) -> int:
     check_shape(config, shape)
     # Devices before anything else: jax must not have chosen its platform yet.
     devices = target_devices(target)
+    if server:
+        config = server_config(config, shape, devices, target.chip.memory)
     mesh = learner_mesh(config, devices)
     _, engine_devices = split_devices(config, devices)
-    # Raises if the rows cannot be split over the mesh.
-    local_rows(mesh, config.batch.rows)
+    if not server:
+        # Raises if the rows cannot be split over the mesh.
+        local_rows(mesh, config.batch.rows)
     signals = signal_bytes(config, shape)
-    tensor = engine_tensor(config, shape, mesh, target.chip.memory, signals)
+    tensor = engine_tensor(config, shape, mesh, target.chip.memory, signals, trains=not server)
     if config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     images = None
     if shape.vision is not None:
         images = _largest_images(config, shape.vision)
     result = {"target": target_name, "devices": len(devices)}
-    result |= examine(config, shape, mesh, target.chip, tensor, images, engine_devices)
+    result |= examine(
+        config, shape, mesh, target.chip, tensor, images, engine_devices, trains=not server
+    )
     print(report.format_report(result))
     # Written before the check: the numbers of what does not fit say what to change.
     if out:
@@ -101,13 +108,16 @@ def examine(
     tensor: int,
     images: ImageSizes | None,
     engine_devices: Sequence[jax.Device],
+    *,
+    trains: bool = True,
 ) -> dict[str, Any]:
     """The report's numbers: bytes, operations and seconds of one device.
 
-    `tensor`, `images` and `engine_devices` are arguments of `compile_engine`.
+    `tensor`, `images` and `engine_devices` are arguments of `compile_engine`; without `trains`
+    there are no others than the engine's programs and arrays.
     """
     arrays = run_arrays(config, shape, mesh)
-    programs = list(compile_learner(config, shape, mesh, arrays, images))
+    programs = list(compile_learner(config, shape, mesh, arrays, images)) if trains else []
     cache = None
     weight_bytes = 0
     if config.engine.name == "jax":
@@ -135,6 +145,8 @@ def examine(
         "engine's weights": max(staleness, 1) * weight_bytes,
         "KV cache": measured["decode"]["aliased"] if "decode" in measured else 0,
     }
+    if not trains:
+        resident |= {name: 0 for name in resident if name not in ("parameters", *ENGINE)}
     for name, program in measured.items():
         # A donated argument is overwritten by its result: only the other results are new.
         new_bytes = program["outputs"] - program["aliased"]

@@ -3,6 +3,7 @@ hangs, or is somebody else's.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, EngineLost
-from gigpo_jax.engines.jax_server.client import KEY
+from gigpo_jax.engines.jax_server.client import KEY, JaxServer
 from gigpo_jax.engines.remote import server as remote_server
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
@@ -74,7 +75,7 @@ def check_push_in_flight(
 
 
 def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One server, because each takes seconds to start."""
     config, params = load_hf(TINY)
@@ -124,6 +125,11 @@ def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
             with pytest.raises(EngineLost, match=rf"{server.url}: not up within 1 s \(/weight_in"):
                 ask(hurried, prompts[:1])
             server.send(signal.SIGCONT)
+        # Devices of another kind are said where their log-probabilities are taken for the learner's.
+        for device, warns in (("", False), ("cpu", False), ("TPU v5 lite", True)):
+            kind = functools.partial(JaxServer, folder=folder, device=device)
+            serving.engine(config, params, words, folder, server.url, server=kind).close()
+            assert ("computes on cpu, the learner on TPU v5 lite" in caplog.text) == warns
         # With other settings the learner refuses it before the first push.
         with pytest.raises(
             InputError, match=r"takes 96 tokens, .* are 97; start it with the learn"

@@ -181,6 +181,21 @@ def test_a_push_that_is_cut_leaves_the_old_weights_and_the_next_one_works(
     assert read_generated(side.generate(), "r", 8).version == side.version
 
 
+def test_all_pieces_of_a_push_have_one_limit(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each arrives at once, and all together take longer."""
+    monkeypatch.setattr(client, "PIECE_BYTES", 16)
+    weights = side.write()
+
+    async def push(server: JaxServer) -> None:
+        server._limits = dataclasses.replace(LIMITS, push_s=0.2)
+        await server.push(weights)
+
+    with pytest.raises(ServerFault, match=rf"{weights.name}: not sent within 0.2 s"):
+        side.talk(push)
+    monkeypatch.undo()
+    side.push(side.write())
+
+
 def test_pieces_wait_for_a_load_whose_client_gave_up(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,23 @@ def test_eight_devices(own: int, model: Path, tmp_path: Path) -> None:
     assert "update sends: " in done.stdout
 
 
+def test_a_server_of_eight_devices_has_its_weights_once(model: Path, tmp_path: Path) -> None:
+    """Whatever mesh the learner's config has; nothing of training is there."""
+    out = tmp_path / "found.json"
+    flags = (f"--out={out}", "--server", "--config.mesh.fsdp=16", "--config.engine.tensor=2")
+    command = [sys.executable, "-m", "gigpo_jax.main", *preflight(model, "cpux8", *flags)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert set(found["programs"]) == {"prefill", "decode"}
+    kept = {name: size for name, size in found["resident"].items() if size}
+    assert set(kept) == {"parameters", "KV cache"}
+    assert kept["parameters"] == pytest.approx(decoder.param_count(SHAPE) * F32 / 2, rel=0.02)
+    decode = found["programs"]["decode"]
+    made = decode["outputs"] - decode["aliased"]
+    assert decode["left"] == found["memory"] - sum(kept.values()) - decode["temporaries"] - made
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
