@@ -26,6 +26,16 @@ def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarra
     )
 
 
+def mean_uncertainty(logprobs: np.ndarray, entropies: np.ndarray | None) -> float:
+    """The mean entropy over response tokens, nats.
+
+    Without entropies it is estimated by the mean of -log p, whose expectation it is. It is 0
+    without tokens.
+    """
+    values = -logprobs if entropies is None else entropies
+    return float(np.sum(values, dtype=np.float64)) / max(len(values), 1)
+
+
 # eq=False: a comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Turn:
@@ -64,6 +74,7 @@ class Turn:
       versions: Versions of the weights of the tokens, as in `engines.base.Completion`; None: they
         are one.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
+      entropies: Entropies at the tokens, as in `engines.base.Completion`.
       belief: Grade of the belief that the response states; None: beliefs are not graded.
     """
 
@@ -93,6 +104,12 @@ class Turn:
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
     belief: BeliefGrade | None = None
+    entropies: np.ndarray | None = None
+
+    @property
+    def uncertainty(self) -> float:
+        """See `mean_uncertainty`."""
+        return mean_uncertainty(self.logprobs, self.entropies)
 
     def continues(self, earlier: "Turn") -> bool:
         """Tests whether the prompt goes on from an earlier turn.

@@ -303,6 +303,9 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         require(
             not model.replay_routes, config, "model.replay_routes", reason, "use engine.name=jax"
         )
+    reason = "vLLM tells log-probabilities of single tokens alone"
+    fits = not config.engine.entropies or config.engine.name != "vllm"
+    require(fits, config, "engine.entropies", reason, "use engine.name=jax or jax_server")
     # An adapter is float32 whatever type the frozen model has.
     if trains and not model.lora.rank:
         require(

@@ -92,6 +92,8 @@ class Completion:
       versions: [T] i32, version of the weights that sampled each token; None: they are one.
       routes: [P + T - 1, R] integers, experts of the tokens of prompt and response without the
         last one: k for each layer that has experts; None: the engine does not keep them.
+      entropies: [T] f32, nats, of the distributions that the tokens were sampled from, as for
+        `logprobs`; None: the engine does not keep them.
     """
 
     tokens: np.ndarray
@@ -100,6 +102,7 @@ class Completion:
     version: int
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
+    entropies: np.ndarray | None = None
 
 
 class Engine(Protocol):

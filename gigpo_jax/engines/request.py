@@ -45,7 +45,8 @@ class Request:
       features: [F, D], features of the images that are read; None: not encoded yet, or no image.
       first_feature: Index of the first of them among the features of all images.
       tokens: Tokens drawn so far.
-      logprobs: Log-probabilities of these tokens, nats, an array for each device call.
+      scores: Log-probabilities of these tokens, and entropies if the engine keeps them, [1 or 2, n]
+        f32, nats, an array for each device call.
       versions: Versions of the weights of these tokens, likewise.
       cancelled: Whether the caller stopped waiting.
     """
@@ -60,7 +61,7 @@ class Request:
     features: np.ndarray | None = None
     first_feature: int = 0
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[np.ndarray] = field(default_factory=list)
+    scores: list[np.ndarray] = field(default_factory=list)
     versions: list[np.ndarray] = field(default_factory=list)
     cancelled: bool = False
 
@@ -83,11 +84,11 @@ class Request:
         return np.where(index < 0, self.prompt, np.append(hashes, 0)[index])
 
     def append_tokens(
-        self, tokens: np.ndarray, logprobs: np.ndarray, stops: StopStrings | None
+        self, tokens: np.ndarray, scores: np.ndarray, stops: StopStrings | None
     ) -> Completion | None:
-        """Adds drawn tokens and their log-probabilities.
+        """Adds drawn tokens and their scores.
 
-        Tokens are [n] i32, n >= 1, log-probabilities [n] f32.
+        Tokens are [n] i32, n >= 1, scores [1 or 2, n] f32.
 
         Returns:
           The response if it is finished, cut after the token that completed a stop string;
@@ -96,7 +97,7 @@ class Request:
         # A device call draws several tokens, so the response may have ended before the last one.
         start = len(self.tokens)
         self.tokens += tokens.tolist()
-        self.logprobs.append(logprobs)
+        self.scores.append(scores)
         self.versions.append(np.full(len(tokens), self.weights.version, np.int32))
         if self.params.stop_strings and stops is not None:
             end = stops.find_completion(self.tokens, start, self.params.stop_strings)
@@ -127,15 +128,17 @@ class Request:
         _call_in_loop(self.future.get_loop(), fail)
 
     def _completion(self, reason: FinishReason, length: int) -> Completion:
+        logprobs, *entropies = np.concatenate(self.scores, axis=1)[:, :length]
         versions = np.concatenate(self.versions)[:length]
         # They only grow.
         is_mixed = versions[0] != versions[-1]
         return Completion(
             tokens=np.array(self.tokens[:length], np.int32),
-            logprobs=np.concatenate(self.logprobs)[:length],
+            logprobs=logprobs,
             finish_reason=reason,
             version=int(versions[0]),
             versions=versions if is_mixed else None,
+            entropies=entropies[0] if entropies else None,
         )
 
 

@@ -125,4 +125,5 @@ def describe_engine(config: ConfigDict, policy: Policy) -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
         "base": policy.base,
         "weights": "folder" if config.engine.weights_dir else "pieces",
+        "entropies": config.engine.entropies,
     }

@@ -122,6 +122,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
         dtype=jnp.dtype(engine.dtype),
         tensor=tensor,
         keeps_routes=config.model.replay_routes,
+        keeps_entropies=config.engine.entropies,
     )
 
 
@@ -148,7 +149,9 @@ def _make_remote_engine(
     store = WeightStore(servers.weights_dir)
     pieces = None if servers.weights_dir else store.folder
     device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
-    jax_server = functools.partial(JaxServer, folder=pieces, device=device)
+    jax_server = functools.partial(
+        JaxServer, folder=pieces, device=device, keeps_entropies=servers.entropies
+    )
     try:
         settings = RemoteSettings(
             server=VllmServer if is_vllm else jax_server,

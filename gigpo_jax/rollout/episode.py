@@ -37,7 +37,7 @@ from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_images
-from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
+from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn, mean_uncertainty
 
 _T = TypeVar("_T")
 # (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
@@ -395,8 +395,7 @@ class EpisodeRunner:
         """Samples the response of a step.
 
         It is sampled again while its uncertainty is nearly that of the turn before, and not equal
-        to it: the condition of T2PO's code (arXiv 2605.02178). Ours is the uncertainty: the mean
-        of -log p over the sampled tokens, whose expectation is their mean entropy.
+        to it: the condition of T2PO's code (arXiv 2605.02178). The uncertainty is ours.
         """
         settings = self.settings
         steps = [turn for turn in trajectory.turns if not turn.is_summary]
@@ -408,7 +407,8 @@ class EpisodeRunner:
             completion, images = await self._sample(prompt, sampling, trajectory)
             if attempt == settings.resample_turns or not steps:
                 break
-            change = abs(_mean_surprise(completion.logprobs) - _mean_surprise(steps[-1].logprobs))
+            uncertainty = mean_uncertainty(completion.logprobs, completion.entropies)
+            change = abs(uncertainty - steps[-1].uncertainty)
             if not 0.0 < change < settings.resample_change:
                 break
             trajectory.discarded.append(len(completion.tokens))
@@ -528,6 +528,7 @@ class EpisodeRunner:
             plan=plan,
             versions=completion.versions,
             routes=completion.routes,
+            entropies=completion.entropies,
         )
         return turn, result
 
@@ -605,14 +606,6 @@ def grade_turn(grader: BeliefGrader, turn: Turn) -> Turn:
         feedback=turn.feedback,
     )
     return replace(turn, belief=grade)
-
-
-def _mean_surprise(logprobs: np.ndarray) -> float:
-    """Mean of -log p over response tokens, nats.
-
-    It is 0 without tokens.
-    """
-    return -float(np.sum(logprobs, dtype=np.float64)) / max(len(logprobs), 1)
 
 
 async def _generate(

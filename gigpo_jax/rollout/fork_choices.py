@@ -21,7 +21,8 @@ class Visits(NamedTuple):
       episode: [N] i, episode of the step.
       step: [N] i, number of actions since the start of the task.
       reward: [N] f, reward less penalty.
-      surprise: [N] f, nats; mean negative log-probability of the response's tokens.
+      surprise: [N] f, nats; mean entropy over the response's tokens, or mean of their negative
+        log-probabilities, which estimates it.
     """
 
     state: np.ndarray
@@ -47,8 +48,7 @@ def choose_uniform(visits: Visits, number: int, generator: np.random.Generator) 
 def choose_surprising(visits: Visits, number: int) -> np.ndarray:
     """Chooses the states with the largest mean surprise.
 
-    The mean over a response's tokens estimates the entropy from what was sampled. A state comes
-    twice once all have come.
+    A state comes twice once all have come.
 
     Returns:
       [number] i, rows of the visits.

@@ -74,8 +74,7 @@ def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits
         episode=np.array([episode.member for episode, _ in steps]),
         step=np.array([number for _, number in steps]),
         reward=np.array([turn.reward - turn.penalty for turn in turns]),
-        # A response may have no token.
-        surprise=np.array([-turn.logprobs.sum() / max(len(turn.logprobs), 1) for turn in turns]),
+        surprise=np.array([turn.uncertainty for turn in turns]),
     )
 
 

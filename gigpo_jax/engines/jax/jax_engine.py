@@ -584,11 +584,11 @@ class JaxEngine:
     def _collect_tokens(self, drawn: Any, slots: Sequence[int | None]) -> None:
         """Adds drawn tokens to requests and resolves finished ones.
 
-        `drawn` is [2, steps, B], of B slots.
+        `drawn` is [2, steps, B], of B slots, or [3, steps, B] with entropies.
         """
-        # One array for tokens and the bits of log-probabilities: one transfer instead of two.
-        tokens, bits = np.asarray(drawn)
-        logprobs = bits.view(np.float32)
+        # One array for tokens and the bits of their scores: one transfer instead of several.
+        tokens, *bits = np.asarray(drawn)
+        scores = np.stack(bits).view(np.float32)
         # A slot draws in every step until it ends, so its tokens are the first ones of its column.
         counts = np.sum(tokens != NO_TOKEN, axis=0).tolist()
         ended = []
@@ -598,7 +598,7 @@ class JaxEngine:
             if slot is None or request is None or not count:
                 continue
             completion = request.append_tokens(
-                tokens[:count, column], logprobs[:count, column], self._stops
+                tokens[:count, column], scores[:, :count, column], self._stops
             )
             if completion is not None:
                 # After a stop string the slot is still active on the device; the next call cancels

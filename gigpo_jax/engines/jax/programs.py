@@ -40,6 +40,7 @@ class EngineSettings:
       devices: Devices of this host that are reserved for the engine; empty: those that hold the
         parameters.
       keeps_routes: Whether responses have the experts of their tokens.
+      keeps_entropies: Whether responses have entropies.
     """
 
     slots: int
@@ -53,6 +54,7 @@ class EngineSettings:
     tensor: int = 1
     devices: tuple[jax.Device, ...] = ()
     keeps_routes: bool = False
+    keeps_entropies: bool = False
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -144,16 +146,25 @@ class Programs:
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills prompts and draws their first tokens; see `slots.prefill_prompts`."""
         prefill = functools.partial(decoder.prefill, kernels=self.placement.kernels)
-        function = functools.partial(device_code.prefill_prompts, self._replicate_logits(prefill))
+        function = self._bind(device_code.prefill_prompts, prefill)
         return self._run_step(
             ("prefill", "prompts", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
         )
 
     def prefill_chunks(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills chunks of prompts; see `slots.prefill_chunks`."""
-        function = functools.partial(device_code.prefill_chunks, self._replicate_logits(extend))
+        function = self._bind(device_code.prefill_chunks, extend)
         return self._run_step(
             ("prefill", "chunks", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
+        )
+
+    def _bind(self, function: Callable[..., Any], forward: Callable[..., Any], *args: Any) -> Any:
+        """A function of `slots.py` with its forward pass."""
+        return functools.partial(
+            function,
+            self._replicate_logits(forward),
+            *args,
+            keeps_entropies=self._settings.keeps_entropies,
         )
 
     def encode_images(
@@ -214,8 +225,8 @@ class Programs:
 
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; see `slots.decode_tokens`."""
-        decode = self._replicate_logits(decoder.decode)
-        function = functools.partial(device_code.decode_tokens, decode, self._settings.decode_steps)
+        steps = self._settings.decode_steps
+        function = self._bind(device_code.decode_tokens, decoder.decode, steps)
         return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
 
     def reset(self) -> None:

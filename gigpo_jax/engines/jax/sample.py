@@ -1,4 +1,4 @@
-"""Draws the next token of every row and its log-probability.
+"""Draws the next token of every row, with its log-probability and the entropy.
 
 Every row has settings and a random key of its own, and what it draws depends on nothing else.
 Nothing is sorted: top-k and top-p find their threshold by bisection over the bits of a float, 32
@@ -29,7 +29,7 @@ def token_keys(keys: jax.Array, counts: jax.Array) -> jax.Array:
 
 def sample_tokens(
     logits: jax.Array, keys: jax.Array, temperature: jax.Array, top_p: jax.Array, top_k: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws one token for each row.
 
     Args:
@@ -40,15 +40,18 @@ def sample_tokens(
       top_k: [S] i32; 0 or less keeps all.
 
     Returns:
-      tokens [S] i32, and [S] f32 their log-probabilities (nats) in the distribution they were drawn
-      from; for temperature 0 in the softmax of the logits.
+      tokens [S] i32, [S] f32 their log-probabilities in the distribution they were drawn from, and
+      [S] f32 its entropy, both in nats; for temperature 0 of the softmax of the logits.
     """
     scaled, log_sum = process_logits(logits, temperature, top_p, top_k)
     uniform = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
     drawn_tokens = _draw_tokens(scaled, uniform)
     tokens = jnp.where(temperature > 0, drawn_tokens, _likeliest_tokens(scaled)).astype(jnp.int32)
     token_scores = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
-    return tokens, token_scores - log_sum
+    probability = jnp.exp(scaled - log_sum[:, None])
+    # Tokens that are cut have -inf. A program that does not return the entropy does not compute it.
+    mean_score = jnp.sum(jnp.where(probability > 0, probability * scaled, 0.0), axis=-1)
+    return tokens, token_scores - log_sum, log_sum - mean_score
 
 
 def process_logits(

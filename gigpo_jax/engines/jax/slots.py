@@ -5,7 +5,7 @@ array from the host and returns one, with floats and keys as their bits: for sma
 of transfers dominates the cost of a call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,7 +132,13 @@ def pack_request(
 
 
 def prefill_prompts(
-    prefill: Forward, params: Any, cache: Any, state: SlotState, batch: PromptBatch
+    prefill: Forward,
+    params: Any,
+    cache: Any,
+    state: SlotState,
+    batch: PromptBatch,
+    *,
+    keeps_entropies: bool = False,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Prefills prompts into their slots and draws each first token.
 
@@ -144,9 +150,11 @@ def prefill_prompts(
       state: State of the slots.
       batch: Rows [B, SETTINGS + STOP_IDS + T] from `pack_request`; a row whose slot is S or more
         is dropped.
+      keeps_entropies: Whether the result has entropies.
 
     Returns:
-      The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities.
+      The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities;
+      [3, B] with those of the entropies.
     """
     # The reverse of `pack_request`: both must agree on the columns.
     rows = batch.rows
@@ -173,7 +181,7 @@ def prefill_prompts(
 
     # The key of a token depends on the request and its index, never on slot or batch.
     first_keys = token_keys(key, jnp.zeros_like(length))
-    token, logprob = sample_tokens(logits, first_keys, temperature, top_p, top_k)
+    token, *scores = sample_tokens(logits, first_keys, temperature, top_p, top_k)
     count = jnp.ones_like(length)
     # The drawn token is not in the cache yet: decoding writes it at index `length` first.
     new_slots = SlotState(
@@ -191,11 +199,27 @@ def prefill_prompts(
     )
     # mode="drop": rows that are not filled name a slot that does not exist.
     state = jax.tree.map(lambda old, new: old.at[slot].set(new, mode="drop"), state, new_slots)
-    return cache, state, jnp.stack([token, jax.lax.bitcast_convert_type(logprob, jnp.int32)])
+    return cache, state, _stack_draws(token, scores, keeps_entropies)
+
+
+def _stack_draws(token: jax.Array, scores: Sequence[jax.Array], keeps_entropies: bool) -> jax.Array:
+    """Stacks tokens with the bits of their scores, i32.
+
+    The scores are the log-probability and the entropy.
+    """
+    kept_scores = scores[: 1 + keeps_entropies]
+    bits = [jax.lax.bitcast_convert_type(score, jnp.int32) for score in kept_scores]
+    return jnp.stack([token, *bits])
 
 
 def prefill_chunks(
-    prefill: Forward, params: Any, cache: Any, state: SlotState, batch: PromptBatch
+    prefill: Forward,
+    params: Any,
+    cache: Any,
+    state: SlotState,
+    batch: PromptBatch,
+    *,
+    keeps_entropies: bool = False,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Prefills a chunk of a prompt in each row.
 
@@ -212,6 +236,7 @@ def prefill_chunks(
         (S: the row is dropped) and its first index in the prompt. Then follows a row as for
         `prefill_prompts` with the prompt's length up to the chunk's end; a row whose slot there is
         S draws no token.
+      keeps_entropies: Whether the result has entropies.
 
     Returns:
       The result of `prefill_prompts`.
@@ -232,11 +257,20 @@ def prefill_chunks(
         return prefill(params, cache, tokens, lengths - start, slot, start, *images)
 
     prompts = replace(batch, rows=batch.rows[:, 2:])
-    return prefill_prompts(prefill_chunk, params, cache, state, prompts)
+    return prefill_prompts(
+        prefill_chunk, params, cache, state, prompts, keeps_entropies=keeps_entropies
+    )
 
 
 def decode_tokens(
-    decode: Forward, steps: int, params: Any, cache: Any, state: SlotState, control: jax.Array
+    decode: Forward,
+    steps: int,
+    params: Any,
+    cache: Any,
+    state: SlotState,
+    control: jax.Array,
+    *,
+    keeps_entropies: bool = False,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Draws up to `steps` tokens for every active slot.
 
@@ -251,10 +285,11 @@ def decode_tokens(
       state: State of the slots.
       control: [1 + S] i32: the number of finished slots to stop after; then, for each slot, 0 to
         cancel it.
+      keeps_entropies: Whether the result has entropies.
 
     Returns:
       The cache, the slots, and [2, steps, S] i32: the tokens (NO_TOKEN where none was drawn), and
-      the bits of their log-probabilities.
+      the bits of their log-probabilities; [3, steps, S] with those of the entropies.
     """
     # Requests that were cancelled since the last call end here, without a call of their own.
     slots = state.token.shape[0]
@@ -281,13 +316,9 @@ def decode_tokens(
         # the passes for top-k and top-p out of steps in which no active slot needs them.
         top_p = jnp.where(state.active, state.top_p, 1.0)
         top_k = jnp.where(state.active, state.top_k, 0)
-        token, logprob = sample_tokens(logits, keys, state.temperature, top_p, top_k)
-        column = jnp.stack(
-            [
-                jnp.where(state.active, token, NO_TOKEN),
-                jax.lax.bitcast_convert_type(logprob, jnp.int32),
-            ]
-        )
+        token, *scores = sample_tokens(logits, keys, state.temperature, top_p, top_k)
+        drawn = jnp.where(state.active, token, NO_TOKEN)
+        column = _stack_draws(drawn, scores, keeps_entropies)
         # [2, S] becomes entry `step` of the second axis of [2, steps, S].
         out = jax.lax.dynamic_update_slice(out, column[:, None], (0, step, 0))
 
@@ -303,7 +334,7 @@ def decode_tokens(
         )
         return step + 1, cache, state, out
 
-    out = jnp.full((2, steps, slots), NO_TOKEN, jnp.int32)
+    out = jnp.full((2 + keeps_entropies, steps, slots), NO_TOKEN, jnp.int32)
     carry = (jnp.int32(0), cache, state, out)
     _, cache, state, out = jax.lax.while_loop(continues, decode_step, carry)
     return cache, state, out

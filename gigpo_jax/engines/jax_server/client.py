@@ -29,17 +29,25 @@ class JaxServer(Server):
     key_name = KEY
     fix = "start one with gigpo engine"
 
-    def __init__(self, *args: Any, folder: pathlib.Path | None, device: str = "") -> None:
+    def __init__(
+        self,
+        *args: Any,
+        folder: pathlib.Path | None,
+        device: str = "",
+        keeps_entropies: bool = False,
+    ) -> None:
         """Stores the address; other arguments as for `Server`.
 
         Args:
           folder: Folder of the weights that are sent; None: the server reads a shared one.
           device: Kind of devices whose log-probabilities those of the server are taken for; "":
             any.
+          keeps_entropies: Whether responses have entropies.
         """
         super().__init__(*args)
         self._folder = folder
         self._device = device
+        self._keeps_entropies = keeps_entropies
         self._ended_sessions: list[tuple[int, int]] = []
 
     def end_session(self, session: tuple[int, int]) -> None:
@@ -72,6 +80,7 @@ class JaxServer(Server):
             "dtype": "make engine.dtype of both the same",
             "adapter_rank": "make model.lora.rank of both the same",
             "weights": "set engine.weights_dir of both, or of none",
+            "entropies": "make engine.entropies of both the same",
             "max_model_len": "start it with the learner's sampling.max_prompt_tokens and "
             "sampling.max_response_tokens",
         }
@@ -79,6 +88,7 @@ class JaxServer(Server):
             "adapter_rank": rank,
             "base": base,
             "weights": "folder" if self._folder is None else "pieces",
+            "entropies": self._keeps_entropies,
         }
         check_served(self.url, description, expected, max_length=max_length, fixes=fixes)
         if self._device not in ("", description.get("device")):

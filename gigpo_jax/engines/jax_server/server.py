@@ -356,6 +356,8 @@ class EngineServer:
             "weight_versions": spans,
             "finish_reason": completion.finish_reason,
         }
+        if completion.entropies is not None:
+            choice["entropies"] = completion.entropies.tolist()
         return {"choices": [choice]}
 
 

@@ -369,12 +369,14 @@ class RemoteEngine:
         if end is None:
             return response
         length = end + 1
+        entropies = response.entropies
         return replace(
             response,
             tokens=response.tokens[:length],
             logprobs=response.logprobs[:length],
             finish_reason="stop",
             versions=None if response.versions is None else response.versions[:length],
+            entropies=None if entropies is None else entropies[:length],
         )
 
     async def _close_servers(self) -> None:

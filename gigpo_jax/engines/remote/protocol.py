@@ -163,6 +163,8 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         reason = choice["finish_reason"]
         logprobs = [float(entry["logprob"]) for entry in content]
         has_equal_ids = [entry["token_id"] for entry in content] == list(tokens)
+        # Of `gigpo engine` alone, with engine.entropies.
+        entropies = [float(value) for value in choice.get("entropies", ())]
         versions = [parse_version(run, str(span["version"])) for span in spans]
         lengths = [int(span["end"]) - int(span["start"]) for span in spans]
         labelled_tokens = sum(lengths)
@@ -177,6 +179,8 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
             f"inconsistent answer ({ids.size} tokens of at most {limit}, "
             f"{labelled_tokens} labelled)"
         )
+    if len(entropies) not in (0, ids.size) or not all(map(math.isfinite, entropies)):
+        raise ServerFault("entropies that are missing or not finite")
     # Rounding may lift the log-probability of a certain token a little above 0.
     if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
         raise ServerFault("log-probabilities that are not finite")
@@ -192,6 +196,7 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         REASONS[reason],
         int(token_versions.min()),
         versions=token_versions if is_mixed else None,
+        entropies=np.asarray(entropies, np.float32) if entropies else None,
     )
 
 
