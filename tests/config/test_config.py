@@ -310,6 +310,15 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
         resolve(harness)
 
 
+def test_vllm_gives_no_entropies():
+    config = default_config().unlock()
+    config.engine.entropies = True
+    resolve(config)
+    config.engine.name = "vllm"
+    with pytest.raises(InputError, match=r"engine\.entropies=True: vLLM tells .*; use engine"):
+        resolve(config)
+
+
 @pytest.mark.parametrize(("name", "choice"), [("vineppo", "uniform"), ("carl", "entropy")])
 def test_credit_from_forks_needs_forks_of_its_own(name, choice):
     config = default_config().unlock()

@@ -9,6 +9,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.rollout.forks import _list_visits
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import finished_steps
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn, play, same
@@ -74,6 +75,28 @@ def test_a_turn_is_sampled_again_while_its_uncertainty_hardly_changes() -> None:
     assert metrics["rollout/discarded_responses"] + len(finished_steps(trajectories)) == len(
         engine.answers
     )
+
+
+def test_entropies_take_the_place_of_estimates() -> None:
+    class Sure(Unsure):
+        """The entropies are the estimates of the other one, the log-probabilities are not."""
+
+        async def generate(self, tokens, params):
+            completion = await super().generate(tokens, params)
+            entropies = -completion.logprobs
+            logprobs = entropies - 7.0 * np.arange(len(entropies), dtype=np.float32)
+            return dataclasses.replace(completion, logprobs=logprobs, entropies=entropies)
+
+    again = {"resample_turns": 2, "resample_change": 0.3}
+    settings = dataclasses.replace(SETTINGS, **again)
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        estimated, _ = play_turns(pool, **again)
+        known = play(pool, Sure(), settings=settings, groups=3)
+    assert any(trajectory.discarded for trajectory in known)
+    assert [t.discarded for t in known] == [t.discarded for t in estimated]
+    visits = _list_visits([(t, number) for t in known for number in range(len(t.turns))])
+    turns = [turn for trajectory in known for turn in trajectory.turns]
+    np.testing.assert_allclose(visits.surprise, [turn.entropies.mean() for turn in turns])
 
 
 def test_its_keys_need_each_other() -> None:

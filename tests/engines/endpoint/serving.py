@@ -61,6 +61,8 @@ def make_engine(
     tokenizer: Tokenizer = TOKENIZER,
     longest: int = MAX_PROMPT,
     decode_steps: int = 16,
+    *,
+    keeps_entropies: bool = False,
 ) -> Watched:
     settings = EngineSettings(
         slots=4,
@@ -68,6 +70,7 @@ def make_engine(
         prefill_buckets=(longest,),
         prefill_rows=(4,),
         decode_steps=decode_steps,
+        keeps_entropies=keeps_entropies,
     )
     return Watched(*(policy or small_policy()), settings, tokenizer=tokenizer, version=7)
 

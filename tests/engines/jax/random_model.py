@@ -84,6 +84,14 @@ def full_logprobs(
     """Log-probabilities [T] of a response by one forward pass over all of it (no top-p, no
     top-k).
     """
+    logprobs = full_distributions(params, prompt, response, settings)
+    return logprobs[np.arange(len(response)), response]
+
+
+def full_distributions(
+    params: decoder.Params, prompt: list[int], response: np.ndarray, settings: SamplingParams
+) -> np.ndarray:
+    """Likewise the log-probabilities [T, V] of all tokens."""
     sequence = jnp.asarray([*prompt, *response.tolist()])[None]
     padded = jnp.pad(sequence, ((0, 0), (0, 64 - sequence.shape[1])))
     logits = np.asarray(FULL(params, padded))[0, len(prompt) - 1 :][: len(response)].astype(
@@ -91,8 +99,7 @@ def full_logprobs(
     )
     logits /= settings.temperature or 1.0
     shifted = logits - logits.max(-1, keepdims=True)
-    logprobs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return logprobs[np.arange(len(response)), response]
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 FULL = jax.jit(lambda params, tokens: decoder.logits(CONFIG, params, tokens))

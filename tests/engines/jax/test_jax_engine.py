@@ -3,6 +3,7 @@ what it refuses.
 """
 
 import asyncio
+import dataclasses
 import random
 import time
 
@@ -20,6 +21,7 @@ from tests.engines.jax.random_model import (
     FULL,
     LIMIT_S,
     Letters,
+    full_distributions,
     full_logprobs,
     requests,
     run,
@@ -59,6 +61,33 @@ def test_logprobs_are_those_of_the_full_forward_pass(engine, params):
             atol=1e-4,
             rtol=0,
         )
+
+
+@pytest.mark.parametrize("chunk", [0, 16])
+def test_entropies_are_those_of_the_full_forward_pass(params, chunk: int):
+    made = [(p, s) for p, s in requests(24) if s.top_p == 1 and s.top_k == -1]
+    plain_settings = EngineSettings(
+        slots=6,
+        max_length=64,
+        prefill_buckets=() if chunk else (48,),
+        prefill_rows=(4,),
+        prefill_chunk=chunk,
+        decode_steps=4,
+    )
+    found = []
+    for keeps_entropies in (False, True):
+        settings = dataclasses.replace(plain_settings, keeps_entropies=keeps_entropies)
+        with JaxEngine(CONFIG, params, settings, tokenizer=Letters()) as engine:
+            found.append(run(*(engine.generate(p, s) for p, s in made)))
+    for (prompt, settings), plain, response in zip(made, *found, strict=True):
+        assert plain.entropies is None
+        np.testing.assert_array_equal(response.tokens, plain.tokens)
+        np.testing.assert_array_equal(response.logprobs, plain.logprobs)
+        logprobs = full_distributions(params, prompt, response.tokens, settings)
+        entropies = -np.sum(np.exp(logprobs) * logprobs, -1)
+        assert response.entropies.dtype == np.float32
+        np.testing.assert_allclose(response.entropies, entropies, atol=2e-4, rtol=0)
+    assert max(response.entropies.max() for response in found[1]) > 0.1
 
 
 def test_greedy_responses_are_the_argmax_of_the_full_forward_pass(engine, params):

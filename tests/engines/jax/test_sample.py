@@ -43,14 +43,14 @@ def oracle(logits: np.ndarray, temperature: float, top_p: float, top_k: int) -> 
 def draw(logits, temperature, top_p, top_k, count, seed=0):
     keys = jax.random.key_data(jax.random.split(jax.random.key(seed), count))
     rows = lambda x, dtype: jnp.full((count,), x, dtype)  # noqa: E731
-    tokens, logprobs = jax.jit(sample_tokens)(
+    draws = jax.jit(sample_tokens)(
         jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (count, len(logits))),
         token_keys(keys, rows(0, jnp.int32)),
         rows(temperature, jnp.float32),
         rows(top_p, jnp.float32),
         rows(top_k, jnp.int32),
     )
-    return np.asarray(tokens), np.asarray(logprobs)
+    return tuple(map(np.asarray, draws))
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,10 @@ def test_frequencies_and_logprobs_are_those_of_the_distribution(
     logits = np.random.default_rng(vocabulary).normal(size=vocabulary) * 1.3
     probs = oracle(logits, temperature, top_p, top_k)
     count = 20_000
-    tokens, logprobs = draw(logits, temperature, top_p, top_k, count)
+    tokens, logprobs, entropies = draw(logits, temperature, top_p, top_k, count)
     np.testing.assert_allclose(logprobs, np.log(probs[tokens]), atol=2e-6)
+    entropy = -np.sum(probs[probs > 0] * np.log(probs[probs > 0]))
+    np.testing.assert_allclose(entropies, entropy, atol=5e-6)
     seen = np.bincount(tokens, minlength=vocabulary)
     assert not seen[probs == 0].any()
     kept = probs > 0
@@ -87,7 +89,7 @@ def test_a_large_flat_vocabulary_is_drawn_evenly():
     count = 20_000
     logits = np.zeros(vocabulary)
     logits[3999] = np.log(401)  # 401 of 4400
-    tokens, _ = draw(logits, 1.0, 1.0, -1, count)
+    tokens, *_ = draw(logits, 1.0, 1.0, -1, count)
     likely = np.sum(tokens == 3999)
     assert abs(likely - count * 401 / 4400) < 4 * np.sqrt(count * 401 / 4400)
     tenths = np.bincount(tokens[tokens != 3999] // 400, minlength=10)
@@ -120,9 +122,11 @@ def test_a_row_depends_on_nothing_but_itself():
 
 def test_temperature_zero_is_greedy_and_reports_the_plain_distribution():
     logits = np.random.default_rng(3).normal(size=20)
-    tokens, logprobs = draw(logits, 0.0, 0.3, 2, 4)
+    tokens, logprobs, entropies = draw(logits, 0.0, 0.3, 2, 4)
     assert (tokens == np.argmax(logits)).all()
-    np.testing.assert_allclose(logprobs, np.max(np.log(oracle(logits, 1.0, 1.0, -1))), atol=1e-6)
+    probs = oracle(logits, 1.0, 1.0, -1)
+    np.testing.assert_allclose(logprobs, np.max(np.log(probs)), atol=1e-6)
+    np.testing.assert_allclose(entropies, -np.sum(probs * np.log(probs)), atol=5e-6)
 
 
 @pytest.mark.parametrize("likeliest", [[299], [127, 128], [0, 200, 299]])
@@ -145,9 +149,10 @@ def test_ties_with_the_last_kept_token_are_kept():
 
 def test_a_tiny_top_p_keeps_the_likeliest():
     logits = jnp.array([[0.0, -0.0, 3.0, -1e30]])
-    tokens, logprobs = draw(np.asarray(logits[0]), 1.0, 1e-6, -1, 8)
+    tokens, logprobs, entropies = draw(np.asarray(logits[0]), 1.0, 1e-6, -1, 8)
     assert (tokens == 2).all()
     np.testing.assert_allclose(logprobs, 0.0, atol=1e-7)
+    np.testing.assert_allclose(entropies, 0.0, atol=1e-7)
 
 
 def test_each_token_of_a_request_has_its_own_key():

@@ -137,6 +137,11 @@ def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
             serving.engine(config, params, words, folder, server.url, max_length=97)
         with pytest.raises(InputError, match="its dtype is 'float32', the learner needs 'bfloat"):
             serving.engine(config, params, words, folder, server.url, dtype="bfloat16")
+        keeping = functools.partial(JaxServer, folder=folder, keeps_entropies=True)
+        with pytest.raises(
+            InputError, match=r"entropies is False, .* make engine\.entropies of both"
+        ):
+            serving.engine(config, params, words, folder, server.url, server=keeping)
         with pytest.raises(InputError, match=f"refuses the key .*; set {KEY} to the server's"):
             serving.engine(config, params, words, folder, server.url, key="wrong")
         assert server.end(signal.SIGTERM) == 0

@@ -113,7 +113,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     with (
-        serving.make_engine(decode_steps=1) as engine,
+        serving.make_engine(decode_steps=1, keeps_entropies=True) as engine,
         contextlib.closing(WeightStore(tmp_path_factory.mktemp("learner"))) as store,
     ):
         server = EngineServer(engine, PARAMS, settings, said.append)
@@ -145,10 +145,11 @@ def test_a_push_replaces_the_weights_and_names_their_responses(
     assert side.label() == f"r:{side.version}"
     response = read_generated(side.generate(), "r", 8)
     assert response.version == side.version
-    with serving.make_engine((CONFIG, shaken(1))) as engine:
+    with serving.make_engine((CONFIG, shaken(1)), keeps_entropies=True) as engine:
         params = SamplingParams(max_tokens=8, key=(2**32 - 1, 7))
         here = asyncio.run(engine.generate(PROMPT, params))
     np.testing.assert_array_equal(response.tokens, here.tokens)
+    np.testing.assert_array_equal(response.entropies, here.entropies)
     np.testing.assert_array_equal(response.logprobs, here.logprobs)
     assert list(side.folder.iterdir()) == []  # host memory is free again
     assert side.said[-1].startswith(f"weights r:{side.version}: 0.0 MB in ")

@@ -58,6 +58,9 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
     np.testing.assert_array_equal(response.tokens, [5, 6, 8])
     np.testing.assert_array_equal(response.logprobs, np.float32([-2.5, -3.0, -4.0]))
     assert (response.finish_reason, response.version) == ("stop", 7)
+    assert response.entropies is None
+    response = read_generated(changed(entropies=[0.5, 0.25, 0.0]), "ab12", 16)
+    np.testing.assert_array_equal(response.entropies, np.float32([0.5, 0.25, 0.0]))
 
 
 def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:
@@ -95,6 +98,9 @@ def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:
             "inconsistent",
         ),
         (changed(finish_reason="abort"), "ended the request"),
+        (changed(entropies=[0.5, 0.25]), "entropies that are missing"),
+        (changed(entropies=[0.5, 0.25, float("nan")]), "entropies that are missing or not finite"),
+        (changed(entropies=3), "unexpected answer"),
         (changed(weight_versions=[{"version": "ab12:7", "start": 0, "end": 2}]), "inconsistent"),
         (changed(weight_versions=[{"version": "default", "start": 0, "end": 3}]), "did not push"),
         (changed(weight_versions=[{"version": "ffff:7", "start": 0, "end": 3}]), "did not push"),
