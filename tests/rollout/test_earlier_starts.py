@@ -60,16 +60,18 @@ def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
     starts.add([*equal, *first_steps, aborted, make_episode(TASKS[2], 2, [0.0, 0.0])], 0)
     assert starts.record == []
     different = [make_episode(TASKS[3], 3, rewards) for rewards in ([0.5, 0.0, 2.0], [0.5, 0.0])]
-    starts.add(different, 0)
+    long = make_episode(TASKS[3], 3, [7.0] * 99)
+    long.abort("broken", policy_dependent=False)
+    starts.add([*different, long], 0)
     (entry,) = starts.record
     assert entry["task"] == "a3"
     place = len(entry["actions"])
     assert entry["actions"] == ["3.0", "3.1"][:place] != []
     assert (entry["text"], entry["anchor"]) == (f"seen\n{place}", f"é{place}")
     assert (entry["reward"], entry["tokens"]) == (0.5, 2 * place)
-    for iteration in range(1, 5):
-        starts.add(different, iteration)
-    assert len(starts.record) == 3
+    for iteration, task in enumerate(TASKS[4:], 1):
+        starts.add([make_episode(task, 0, [0.0, reward]) for reward in (0.0, 1.0)], iteration)
+    assert [entry["task"] for entry in starts.record] == ["b1", "b2", "b3"]
     # A resumed run reads them from JSON.
     assert json.loads(json.dumps(starts.record)) == starts.record
 
