@@ -128,12 +128,7 @@ def estimate_steps(
     sources: dict[bytes, list[Source]] = {}
     similarity = rl.similarity if rl.anchor_match == "similar" else None
     for anchor, steps in anchored.items():
-        needs = GIVEN | {"forked"} if any(step.forked for step in steps) else GIVEN
-        if any(step.turn.is_summary for step in steps):
-            needs = needs | {"summary"}
-        strategies = {(step.group, step.strategy) for step in steps}
-        if len(strategies) < len({step.trajectory for step in steps}):
-            needs = needs | {"strategy"}
+        needs = given_columns(steps)
         columns = step_columns(steps, similarity=similarity, needs=needs, computed=computed)
         for preset in PRESETS:
             totals = _estimates_of_preset(columns, preset, rl, variants)
@@ -142,6 +137,19 @@ def estimate_steps(
                 key = values[: len(steps)].tobytes()
                 sources.setdefault(key, []).append((name, preset, anchor))
     return _merge_equal(sources, len(anchored))
+
+
+def given_columns(steps: Sequence[Step]) -> set[str]:
+    """Columns that these rollouts give."""
+    given = set(GIVEN)
+    if any(step.forked for step in steps):
+        given.add("forked")
+    if any(step.turn.is_summary for step in steps):
+        given.add("summary")
+    strategies = {(step.group, step.strategy) for step in steps}
+    if len(strategies) < len({step.trajectory for step in steps}):
+        given.add("strategy")
+    return given
 
 
 def join_estimates(saved: Sequence[Mapping[Source, np.ndarray]]) -> list[Estimate]:

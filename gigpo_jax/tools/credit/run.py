@@ -36,7 +36,7 @@ from gigpo_jax.run.open_run import open_run
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_writable
-from gigpo_jax.tools.credit.estimates import estimate_steps, missing_columns
+from gigpo_jax.tools.credit.estimates import estimate_steps, given_columns, missing_columns
 from gigpo_jax.tools.credit.gradients import group_gradients
 from gigpo_jax.tools.credit.measurement import (
     Measurement,
@@ -172,7 +172,8 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     own_steps = anchored.get(str(options.get("anchor", "")))
     own_scored = None if own_steps is None else score_steps(own_steps)
     columns |= _own_columns(signals, available, scored, own_scored)
-    for name, missing in missing_columns(columns, config.rl).items():
+    available_columns = given_columns(scored.steps) | {*columns}
+    for name, missing in missing_columns(available_columns, config.rl).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
     _write_measurement(folder, plan, rows, measurement, [trajectory.member for trajectory in first])

@@ -12,6 +12,7 @@ from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
 from gigpo_jax.tools.credit.estimates import (
     STEP_PART,
     estimate_steps,
+    given_columns,
     missing_columns,
     parse_variants,
 )
@@ -104,6 +105,14 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
 def test_a_bad_variant_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=f"--variants={text}: "):
         parse_variants([text])
+
+
+def test_continuations_are_graded_where_there_are_forks() -> None:
+    rl = resolve(default_config(), trains=False).rl
+    whole = steps(list("abcad"))
+    assert missing_columns(given_columns(whole), rl)["vineppo"] == ["forked"]
+    forked = [replace(step, forked=step.trajectory == 1) for step in whole]
+    assert "vineppo" not in missing_columns(given_columns(forked), rl)
 
 
 def test_strategies_of_several_episodes_are_graded() -> None:
