@@ -166,18 +166,19 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         # Of `gigpo engine` alone, with engine.entropies.
         entropies = [float(value) for value in choice.get("entropies", ())]
         versions = [parse_version(run, str(span["version"])) for span in spans]
-        lengths = [int(span["end"]) - int(span["start"]) for span in spans]
-        labelled_tokens = sum(lengths)
+        starts = [int(span["start"]) for span in spans]
+        ends = [int(span["end"]) for span in spans]
+        lengths = [end - start for start, end in zip(starts, ends, strict=True)]
         ids = np.asarray(tokens, np.int32)
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise ServerFault(f"unexpected answer ({type(err).__name__}: {err})") from err
     # The learner trains on these tokens: each must have its own log-probability and a version.
     is_sequence = ids.ndim == 1 and 0 < ids.size <= limit and ids.min() >= 0
-    is_labelled = labelled_tokens == ids.size and min(lengths) > 0
+    # Side by side, from the first token to the last.
+    is_labelled = [*starts, ids.size] == [0, *ends] and all(length > 0 for length in lengths)
     if not (has_equal_ids and is_sequence and is_labelled):
         raise ServerFault(
-            f"inconsistent answer ({ids.size} tokens of at most {limit}, "
-            f"{labelled_tokens} labelled)"
+            f"inconsistent answer ({ids.size} tokens of at most {limit}, {sum(lengths)} labelled)"
         )
     if len(entropies) not in (0, ids.size) or not all(map(math.isfinite, entropies)):
         raise ServerFault("entropies that are missing or not finite")

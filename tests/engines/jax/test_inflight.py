@@ -133,9 +133,11 @@ def test_each_token_has_its_own_version_and_the_correction_removes_the_bias() ->
 
 def test_no_later_prompt_reads_keys_and_values_of_several_weights() -> None:
     with switching(KEEPING, 1) as engine:
-        (mixed,) = asyncio.run(draw(engine, PROMPT, 1))
+        # Longer than a chunk, which other prompts share.
+        first_prompt = 2 * PROMPT
+        (mixed,) = asyncio.run(draw(engine, first_prompt, 1))
         assert mixed.versions is not None
-        later_prompt = [*PROMPT, *mixed.tokens.tolist(), 2, 7]
+        later_prompt = [*first_prompt, *mixed.tokens.tolist(), 2, 7]
         (later,) = asyncio.run(draw(engine, later_prompt, 1))
         assert (later.version, later.versions, engine.reused_tokens) == (8, None, 0)
         # The slot of a response of one version is kept.
