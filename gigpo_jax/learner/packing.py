@@ -85,10 +85,10 @@ def deal_segments(
 def _cut_unit(unit: Sequence[np.ndarray], longest: int) -> list[list[np.ndarray]]:
     """Cuts segments into pieces of at most `longest` steps.
 
-    The numbers of their steps are nearly equal.
+    Pieces of single steps are nearly equal, but for the last one, which may have fewer.
     """
     steps = sum(map(len, unit))
-    # Of as few pieces as can be; a longer segment is a piece of its own.
+    # A longer segment is a piece of its own.
     size = -(-steps // -(-steps // longest))
     pieces: list[list[np.ndarray]] = []
     room = 0
@@ -249,7 +249,7 @@ def _join_groups(
     They are in the order of their tokens.
     """
     units: dict[int, list[np.ndarray]] = {}
-    # A group that is cut is cut between texts that share little.
+    # The steps of a piece are then neighbours, which share most.
     for index in order_texts([[samples[i] for i in members] for members in segments]):
         segment = segments[index]
         units.setdefault(groups[segment[0]], []).append(segment)

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.learner import learner as learner_module
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_config_optimizer
@@ -29,6 +30,7 @@ from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.loggers.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit, Trajectory, finished_steps, subtract_penalties
 from tests.turns import make_turn
@@ -130,6 +132,32 @@ def test_older_policies_are_copies_that_no_update_takes_over() -> None:
         growth[updates] = sum(array.nbytes for array in jax.live_arrays()) - start_bytes
         del learner
     assert growth[2] == growth[0] + 2 * 4 * decoder.param_count(SHAPE)
+
+
+def test_minibatches_have_the_task_groups_of_the_steps_in_the_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = make_config()
+    config.train.minibatch_by, config.train.minibatch, config.train.epochs = "group", 5, 1
+    trajectories = make_trajectories()
+    for trajectory in trajectories:
+        trajectory.group = trajectory.member % 2
+    steps = finished_steps(trajectories)
+    rows = np.arange(12.0)
+    # Five steps of each group.
+    learned = ~np.isin(rows, [0, 3])
+    credit = StepCredit(rows, rows, rows, np.zeros(12, np.int64), learned=learned)
+    monkeypatch.setattr(learner_module, "step_credit", lambda *_, **__: ({}, credit))
+    minibatches = []
+
+    def update(batches: Sequence[StepBatch], *_: Any) -> dict[str, float]:
+        minibatches.extend(set(batch.advantage[batch.weight > 0].tolist()) for batch in batches)
+        return {}
+
+    learner = make_learner(config)
+    monkeypatch.setattr(learner, "_update", update)
+    learn_steps(learner, steps, 0)
+    assert sorted(minibatches, key=min) == [{1, 2, 6, 7, 8}, {4, 5, 9, 10, 11}]
 
 
 def test_two_iterations_of_two_epochs_by_hand() -> None:
