@@ -307,8 +307,10 @@ class Trainer:
                 # none to save.
                 self.pending = await _wait_uninterrupted(learning)
                 self.done += 1
-            if not self.config.train.inflight:
-                await self.hosts.share(self.rollouts[0])  # raises what it failed with
+            # It raises what the rollout failed with. In flight the weights wait for no rollout, but
+            # all hosts push together, or none does: they gather arrays from each other.
+            is_inflight = self.config.train.inflight
+            await self.hosts.share(asyncio.sleep(0) if is_inflight else self.rollouts[0])
         with self.timers.time("weight_sync"):
             self.worker.update_weights(self.learner.params, self.done)
 
