@@ -414,6 +414,28 @@ def engine_tensor(
     return smallest
 
 
+def server_tensor(
+    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
+) -> int:
+    """Returns how many devices split an engine server's weights.
+
+    As `engine_tensor`, where weights are loaded split as the engine reads them, and there once.
+    Arguments are those of `engine_tensor`.
+    """
+    on_cpu = _plans_for_cpu(limit)
+    limit = limit or _device_bytes()
+    config = config.copy_and_resolve_references()
+    possible = _possible_tensors(config, shape, mesh)
+    tensor = config.engine.tensor or mesh.shape["tensor"]
+    # Where none fits, `check_memory` refuses the last one.
+    for tensor in [] if config.engine.tensor else possible:
+        config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
+        plan = memory_plan(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
+        if limit is None or peak(config, plan | dict.fromkeys(LEARNER, 0.0)) <= limit:
+            break
+    return tensor
+
+
 def check_engine(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, tensor: int
 ) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import engine_tensor
+from gigpo_jax.devices.memory import server_tensor
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
@@ -96,10 +96,8 @@ def server_config(
     config.model.param_dtype = config.engine.dtype
     # The weights are loaded in the places that the engine reads them from. Split otherwise, they
     # would be in memory beside the engine's copy of them, with an adapter all the time.
-    config.mesh.update({"data": 1, "fsdp": -1})
-    mesh = learner_mesh(config, devices)
-    tensor = engine_tensor(config, shape, mesh, limit, trains=False)
-    config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
+    config.mesh.update({"data": -1, "fsdp": 1})
+    config.mesh.tensor = server_tensor(config, shape, learner_mesh(config, devices), limit)
     return config
 
 

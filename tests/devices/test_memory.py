@@ -18,9 +18,11 @@ from gigpo_jax.devices.memory import (
     engine_tensor,
     memory_plan,
     peak,
+    server_tensor,
 )
 from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.engines.jax.programs import EngineSettings
+from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import PUBLISHED
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
@@ -314,6 +316,24 @@ def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
     assert engine_tensor(config, PUBLISHED["7b"], mesh, 2**40) == 4
     config.engine.tensor, config.train.max_staleness = 0, 1
     assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == 1
+
+
+def test_a_servers_weights_are_split_over_as_few_devices_as_fit():
+    """They are there once: 30B-A3B fits four chips of 32 GiB, each with one of four heads."""
+    config = default_config()
+    config.mesh.fsdp, config.model.param_dtype = 8, "bfloat16"
+    config = resolve(config, trains=False)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 4).reshape(4, 1, 1), AXES)
+    shape = PUBLISHED["qwen3-30b-a3b"]
+    cache_bytes = 48 * 4 * 128 * 2 * 2 * 128 * 2560 / 4
+    for devices in (1, 2, 4):
+        needed = int(2 * decoder.param_count(shape) / devices + cache_bytes) + 1
+        assert server_tensor(config, shape, mesh, needed) == devices
+        if devices < 4:
+            assert server_tensor(config, shape, mesh, needed - 2) > devices
+    assert needed < 32 * GIB
+    config.engine.tensor = 2
+    assert server_tensor(config, shape, mesh, 2**40) == 2
 
 
 def test_a_run_that_cannot_fit_is_refused_with_its_plan():
