@@ -35,6 +35,13 @@ class VllmServer(Server):
     fix = "start one with launch/vllm_sidecar.sh"
     adapter = ""
     _adapter_loads = 0
+    # Label of weights in flight until their probe is verified.
+    _unverified_label: str | None = None
+
+    async def weights_label(self) -> str:
+        """Implements `Server.weights_label`; weights that are not verified do not count."""
+        label = await super().weights_label()
+        return LOADING if label == self._unverified_label else label
 
     async def generate(self, body: dict[str, Any]) -> Any:
         """Requests one response from one adapter.
@@ -99,6 +106,7 @@ class VllmServer(Server):
         reports = await self._load_weights(weights)
         if weights.inflight:
             # What running requests sample beside the probe counts.
+            self._unverified_label = weights.label
             await self._set_label(weights.label)
         # A paused server would not answer the probe. Other clients sample nothing that counts: the
         # label is still LOADING, or the requests are ours.
@@ -111,6 +119,7 @@ class VllmServer(Server):
             raise
         # Last, so that this label stays only on servers that passed everything.
         await self._set_label(weights.label)
+        self._unverified_label = None
         return {
             "bytes": float(reports[0]["bytes"]),
             "seconds": max(float(report["seconds"]) for report in reports),

@@ -31,7 +31,7 @@ class Timers:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
         self._running: Counter[str] = Counter()
-        self._counted: dict[str, float] = {}
+        self._count_times: dict[str, float] = {}
 
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -51,9 +51,9 @@ class Timers:
         """Adds the seconds of running blocks since its last call."""
         now = time.perf_counter()
         if self._running[name]:
-            seconds = now - self._counted[name]
+            seconds = now - self._count_times[name]
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-        self._counted[name] = now
+        self._count_times[name] = now
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:

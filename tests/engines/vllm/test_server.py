@@ -116,6 +116,22 @@ def test_a_push_in_flight_that_fails_leaves_no_label_of_ours(logprob: float | No
     assert answers.calls == [*RUNNING, "label loading"]
 
 
+def test_a_server_has_no_weights_in_flight_before_their_probe() -> None:
+    label = {"weight_version": INFLIGHT.label}
+    answers = Answers(weight_info=label, resume=web.Response(status=500))
+
+    async def push_twice(server: VllmServer) -> list[str]:
+        with pytest.raises(ServerFault, match="resume"):
+            await server.push(INFLIGHT)
+        labels = [await server.weights_label()]
+        del answers.says["resume"]
+        await server.push(INFLIGHT)
+        return [*labels, await server.weights_label()]
+
+    # Otherwise nobody would push again, and the server would stay paused.
+    assert talk(answers, push_twice) == ["loading", INFLIGHT.label]
+
+
 STAGED = {"results": [LOADED | {"folder": "/server/w"}]}
 ADAPTER = PushedWeights(**{**vars(WEIGHTS), "base": "b0"})
 
