@@ -333,6 +333,12 @@ def test_task_groups_are_dealt_whole(units, minibatches, seed) -> None:
     assert max(abs(count - steps / minibatches) for count in counts) < longest + 1
 
 
+def test_a_task_group_that_is_cut_has_nearly_equal_pieces() -> None:
+    """Groups of 8 in minibatches of at least 5: pieces of 4, with the middles 1, 5, 9 and 13."""
+    groups = [[np.array([step]) for step in range(first, first + 8)] for first in (0, 8)]
+    assert [len(minibatch) for minibatch in deal_segments(groups, 3, None)] == [8, 4, 4]
+
+
 def test_minibatches_of_task_groups() -> None:
     """Groups of 4 steps; a minibatch of 8 has two of them, one of 3 a part of one."""
     samples = [
