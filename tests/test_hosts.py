@@ -53,6 +53,8 @@ def test_credit_and_panel_of_two_hosts_are_those_of_one_and_they_stop_together()
     assert first["credit"] == second["credit"] == one["credit"]
     assert first["lessons"] == second["lessons"] == one["lessons"]
     assert len({tuple(lesson["place"]) for lesson in one["lessons"]}) > 5
+    assert first["states"] == second["states"] == one["states"]
+    assert len({entry["task"] for entry in one["states"]}) == 5
     assert first["trials"] == second["trials"] == one["trials"]
     assert first["panel"] == second["panel"] == one["panel"]
 

@@ -27,6 +27,7 @@ from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.models.decoder import PUBLISHED
 from gigpo_jax.modes.evaluate import Evaluator
 from gigpo_jax.modes.train import Trainer
+from gigpo_jax.rollout.earlier_starts import EarlierStarts
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, summarise_outcomes
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -77,12 +78,15 @@ def found(groups: range) -> dict:
     )
     for trajectory, lesson in choose_episodes(trajectories, all_rows):
         trajectory.lesson = lesson._replace(text=f"{trajectory.group}, {trajectory.member}")
+    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    starts.add(trajectories, 0)
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]
     return {
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
         "lessons": join_lessons(trajectories, all_rows),
+        "states": starts.record,
         "trials": summarise_outcomes(collect_outcomes(played, TASKS, 2)),
         "panel": panel_metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
     }
