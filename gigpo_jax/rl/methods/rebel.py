@@ -6,8 +6,9 @@
     A_t = A_E(i) + step_weight (S(E_t) + S(B_t))
 
 S subtracts the mean over the rows of the task group with the same key `belief`; a row alone has 0.
-A_E is the episode advantage of GiGPO without a division. At last the rows of a task type are
-standardised, mean and deviation (ddof 1) over its n rows:
+A_E is the episode advantage of GiGPO without a division, whose mean is over episodes with every
+preset. At last the rows of a task type are standardised, mean and deviation (ddof 1) over its n
+rows:
 
     n >= ROWS               (A - mean) / (deviation + eps); without the division if it is below
                             DEVIATION
@@ -51,6 +52,7 @@ def rebel(
     `episode` and `step` of the result are the terms before the last standardisation.
     """
     mask = columns.mask
+    settings["episode_stats"] = "trajectory"
     episode = gigpo(columns, gamma=gamma, step_weight=0.0, **settings).episode
     weights = jnp.array([state, phase, prediction, format], jnp.float32)
     # `where` before the product: masked rows may hold NaN.

@@ -39,6 +39,18 @@ def test_two_episodes_with_one_belief_at_their_start() -> None:
     assert total(batch, state=2.0, phase=0.0)[0] != pytest.approx(got[0], rel=1e-3)
 
 
+def test_the_episode_mean_does_not_depend_on_lengths() -> None:
+    batch = columns([10, 0, 0, 0], [0.5, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 2], [0] * 4, [1] * 4)
+    batch |= {
+        "belief": hashes(1, 2, 3, 4),
+        "belief_grade": np.zeros((4, 4), np.float32),
+        "task_type": hashes(5, 5, 5, 5),
+    }
+    function = make_advantages("rebel", "verl_agent", **SETTINGS)
+    # 5 and -5 from the mean 5; its penalty counts in the row alone.
+    np.testing.assert_allclose(function(StepColumns(**batch)).episode, [4.5, -5, -5, -5])
+
+
 def random_batch(seed: int):
     """Tasks of three types: one with many rows, one with few, one with a single row."""
     rng = np.random.default_rng(seed)
