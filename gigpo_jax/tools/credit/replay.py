@@ -68,6 +68,8 @@ def replay_episodes(
         grader = None if make_grader is None else make_grader()
         trajectory.words = observation.task
         for action in episode.past:
+            if grader is not None:
+                grader.observe(observation)
             history.add(observation.text, action, images=observation.images)
             observation = env.step(action).observation
         for step in episode.steps:

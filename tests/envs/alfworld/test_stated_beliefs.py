@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
-from gigpo_jax.trajectory import StepCredit, finished_steps
+from gigpo_jax.trajectory import BEGINNING, Past, StepCredit, finished_steps
 from tests.envs.alfworld.generated import small
 
 __all__ = ["small"]
@@ -208,10 +209,12 @@ class Believer:
 
     async def generate(self, tokens, params):
         text = self.tokenizer.decode(list(tokens))
-        action = text.rpartition(" can ")[2].partition(" open")[0]
-        response = f"<think></think><action>go to {action[6:]}</action>"
+        places = re.findall(r"go to (\w+ \d+)", text.rpartition(" can ")[2])
+        place = places[sum(params.key) % len(places)]
+        response = f"<think></think><action>go to {place}</action>"
         if sum(params.key) % 3:
-            belief = {"phase": "find", "visited": ["cabinet 1"], "target": "mug"}
+            prediction = f"I expect {place}"
+            belief = {"phase": "find", "visited": places[:2], "prediction": prediction}
             response = f"<belief>{json.dumps(belief)}</belief>{response}"
         ids = np.asarray(self.tokenizer.encode(response), np.int32)
         return Completion(ids, np.zeros(len(ids), np.float32), "stop", 0)
@@ -221,16 +224,26 @@ class Believer:
 
 
 def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> None:
-    tags = '<belief></belief>{}"phase":"visited":"target":'
+    tags = '<belief></belief>{}"phase":"visited":"prediction":'
     tokenizer = word_tokenizer(["find cabinet mug go to open take", tags])
+    env = registry.make("alfworld", data=str(small))
     with EnvPool(ENTRY.build, {"data": str(small)}, workers=1, envs_per_worker=6) as pool:
         runner = EpisodeRunner(Believer(tokenizer), tokenizer, SETTINGS)
-        play = rollout(pool.tasks("train")[:2], {"": (runner, pool)}, group_size=3, iteration=0)
+        tasks = pool.tasks("train")[:2]
+        # Replayed observations are part of what was seen.
+        listed = env.reset(tasks[1]).admissible or ()
+        past = Past(tuple(action for action in listed if action.startswith("go to "))[:2])
+        play = rollout(
+            tasks, {"": (runner, pool)}, group_size=3, iteration=0, pasts=[BEGINNING, past]
+        )
         trajectories = asyncio.run(play)
+    assert len(past.actions) == 2
+    assert len({turn.observation for turn in trajectories[0].turns}) > 3
     steps = finished_steps(trajectories)
     grades = [step.turn.belief for step in steps]
     stated = [grade.is_stated for grade in grades]
     assert 0.4 < np.mean(stated) < 0.9
+    assert [step.turn.valid for step in steps] == stated
     columns = BeliefGrades().compute_columns(ScoredSteps(steps, (None, None), None))
     np.testing.assert_array_equal(
         columns["belief_grade"], np.array([grade.parts for grade in grades], np.float32)
@@ -240,6 +253,8 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     metrics = rollout_metrics(trajectories, steps, ())
     assert metrics["belief/stated"] == pytest.approx(np.mean(stated))
     assert 0.0 < metrics["belief/state"] < np.mean(stated)
+    # Every action arrives at its place.
+    assert metrics["belief/prediction"] == pytest.approx(np.mean(stated))
     zeros = np.zeros(len(steps), np.float32)
     credit = StepCredit(zeros, zeros, zeros, zeros.astype(np.int32))
     saved = collect_rollouts(
@@ -247,7 +262,7 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     )
     encode = prompt_encoder(tokenizer, None)
     repeated = replay_episodes(
-        registry.make("alfworld", data=str(small)),
+        env,
         saved.episodes,
         window=SETTINGS.history,
         prompt=lambda observation, history: (SETTINGS.prompt(observation, history, encode), None),
