@@ -76,6 +76,24 @@ def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
     assert json.loads(json.dumps(starts.record)) == starts.record
 
 
+def test_all_later_steps_of_finished_episodes_are_drawn() -> None:
+    starts = EarlierStarts(TASKS, 1, 99, seed=1)
+    for iteration in range(2):
+        episodes = [
+            make_episode(TASKS[0], group, rewards)
+            for group in range(20)
+            for rewards in ([0.0] * 3, [0.0] * 5, [1.0] * 9)
+        ]
+        for aborted in episodes[2::3]:
+            aborted.abort("broken", policy_dependent=False)
+        for won in episodes[1::3]:
+            won.score = 1.0
+        starts.add(episodes, iteration)
+    places = [len(entry["actions"]) for entry in starts.record]
+    assert {*places[:20]} == {1, 2, 3, 4}
+    assert places[:20] != places[20:]
+
+
 def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
     starts = EarlierStarts(TASKS, 1, 9, seed=1)
     past = Past(("x", "y"), None, 0.25, 7, source=EARLIER)
@@ -173,10 +191,10 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
         config.update_from_flattened_dict(values)
         return config
 
-    config = resolve(change())
+    config = resolve(change(**{"train.earlier_starts": 0.3}))
     starts = make_earlier_starts(config, TASKS)
     assert starts is not None
-    assert starts._groups == 4
+    assert starts._groups == 4  # of 16, rounded down
     for key, value, reason in (
         ("train.earlier_starts", 0.05, r"=0\.05: rounded down, no group .*; use at least 0\.0625"),
         ("train.earlier_starts", 1.0, r"earlier_starts=1\.0: must be at least 0 and below 1"),

@@ -187,7 +187,15 @@ def test_histories_are_told_apart() -> None:
         steps = finished_steps([Trajectory(TASK, 0, 0, turns)])
         return step_columns(steps, needs=("past",)).past[len(actions)]
 
-    histories = (["a", "bc"], ["ab", "c"], ["abc"], ["a", "b", "c"], ["3 abc"], ["1 a", "2 bc"])
+    histories = (
+        ["a", "bc"],
+        ["ab", "c"],
+        ["abc"],
+        ["a", "b", "c"],
+        ["3 abc"],
+        ["1 a", "2 bc"],
+        ["a bc"],
+    )
     assert len({tuple(past_of(actions).tolist()) for actions in histories}) == len(histories)
 
 
