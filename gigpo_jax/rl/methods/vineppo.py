@@ -13,7 +13,8 @@ limited, so a state may have none: steps between two states with values share th
 as the tokens of one reasoning step do in the paper. Continuations give values and are in no loss.
 
 Our choices: penalties are part of rewards; the return of an episode is part of the value of the
-start, but not of the values of its later states.
+start, but not of the values of its later states. An episode that alone begins at the start would be
+compared with itself there: until its first fork it has the advantage 0.
 """
 
 from dataclasses import replace
@@ -48,10 +49,13 @@ def vineppo(columns: StepColumns, **settings: Any) -> Advantages:
     # The sum over steps without values between telescopes.
     gain = reward + steps.following(value, 0.0) - value
     span = segments.number_runs(has_value, steps.valid)
-    advantage = jax.ops.segment_sum(gain, span, rows)[jnp.minimum(span, rows - 1)]
+    # Its number is that of its first row.
+    first_row = jnp.minimum(span, rows - 1)
+    advantage = jax.ops.segment_sum(gain, span, rows)[first_row]
+    is_alone = (begins & (count == 1))[first_row]
     # What is left of equal values is rounding, which an optimizer would blow up.
     is_rounding = jnp.abs(advantage) <= ROUNDING * largest_rewards(steps, reward)
-    advantage = jnp.where(is_rounding, 0.0, advantage)
+    advantage = jnp.where(is_rounding | is_alone, 0.0, advantage)
 
     learned = steps.restore(steps.whole) > 0
     step = jnp.where(learned, steps.restore(advantage), 0.0)

@@ -70,10 +70,18 @@ def test_vineppo_by_hand() -> None:
 
 def test_vineppo_with_all_values_has_differences_of_neighbours() -> None:
     forks = [("a", "x", [2.0]), ("a", "y", [6.0]), ("aa", "x", [1.0]), ("aa", "y", [3.0])]
-    steps = make_steps([("", "aab", [0.0, 1.0, 8.0]), *forks])
+    steps = make_steps([("", "aab", [0.0, 1.0, 8.0]), ("", "c", [5.0]), *forks])
     advantage, _ = estimate("vineppo", steps)
-    # Values 9, 4 and 2.
-    np.testing.assert_allclose(advantage[:3], [0 + 4 - 9, 1 + 2 - 4, 8 - 2])
+    # Values 7, 4 and 2.
+    np.testing.assert_allclose(advantage[:4], [0 + 4 - 7, 1 + 2 - 4, 8 - 2, 5 - 7])
+
+
+def test_vineppo_compares_no_episode_with_itself() -> None:
+    """The value of the start is the return of the only episode that begins there."""
+    steps = make_steps([("", "abw", [0.0, 0.0, 10.0]), ("ab", "d", [0.0]), ("ab", "w", [4.0])])
+    advantage, learned = estimate("vineppo", steps)
+    np.testing.assert_allclose(advantage[:3], [0, 0, 10 - 2])
+    assert learned[:3].all()
 
 
 def test_carl_by_hand() -> None:
@@ -138,8 +146,9 @@ def vineppo_oracle(rows: list[list[tuple[str, float]]]) -> list[float]:
             gain = sum(reward for _, reward in episode[start:end]) - values[episode[start][0]]
             if end < len(episode):
                 gain += values[episode[end][0]]
+            is_alone = start == 0 and len(returns[""]) == 1
             # A fork begins behind the start of the task.
-            advantages += [0.0 if episode[0][0] else gain] * (end - start)
+            advantages += [0.0 if episode[0][0] or is_alone else gain] * (end - start)
     return advantages
 
 
