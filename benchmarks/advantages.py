@@ -68,23 +68,41 @@ def with_optional(batch: Columns, seed: int) -> StepColumns:
         name: rng.random(rows, np.float32)
         for name in (
             "entropy",
+            "logprob",
             "value",
             "step_reward",
             "answer_logprob",
             "hindsight_logprob",
             "task_deviation",
+            "implicit_reward",
         )
     }
+    plan_start = (batch["step"] == 0) | (rng.random(rows) < 0.2)
     return StepColumns(
         **batch,
         **numbers,
         action=rng.integers(0, 2**32, size=(50, 2), dtype=np.uint32)[rng.integers(0, 50, rows)],
         next_anchor=np.where(last[:, None], 0, np.roll(batch["anchor"], -1, 0)).astype(np.uint32),
+        observation=batch["anchor"],
+        past=batch["anchor"],
         won=batch["reward"] > 0,
         truncated=last & (batch["reward"] == 0),
+        forked=np.zeros(rows, bool),
+        summary=np.zeros(rows, bool),
+        strategy=batch["trajectory"] // 2,
         tag=rng.integers(0, 5, rows, dtype=np.int32),
+        executable=rng.random(rows) < 0.9,
+        task_type=np.stack([batch["group"] % 6] * 2, 1).astype(np.uint32),
+        belief=batch["anchor"],
+        belief_grade=rng.random((rows, 4), np.float32),
         tokens=tokens,
         token_value=token_value,
+        plan_value=rng.random((rows, 3), np.float32),
+        plan_start=plan_start,
+        plan_changed=~plan_start & (rng.random(rows) < 0.1),
+        token_part=np.where(
+            np.arange(RESPONSE) < tokens[:, None], rng.integers(0, 3, (rows, RESPONSE)), -1
+        ).astype(np.int32),
     )
 
 
