@@ -73,7 +73,7 @@ def play_iteration(
     first_mask = np.asarray(first.mask)
     # Twice what the first episodes cost: as many whole episodes cost that on average.
     budget = 2.0 * first_mask.sum((1, 2, 3)) / first_mask.shape[2]
-    mask = jnp.asarray(keep_budget(rows, budget))
+    mask = jnp.asarray(keep_budget(rows, budget, FIRST))
     rows = rows._replace(mask=mask, reward=jnp.where(mask, rows.reward, 0.0))
     is_forked = jnp.concatenate([jnp.zeros(first.mask[:, 0].shape, bool), starts.step > 0], 2)
     forked = flatten_rows(jnp.broadcast_to(is_forked[:, None], mask.shape))

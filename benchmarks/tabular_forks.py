@@ -31,6 +31,7 @@ from benchmarks.tabular_worlds import (
     dial_values,
     find_skill,
     flatten_rows,
+    hash_histories,
     make_columns,
     make_estimator,
     make_tasks,
@@ -71,6 +72,8 @@ def choose_starts(
         return starts
     state = np.array(starts.state)
     step = np.array(starts.step)
+    past = np.array(starts.past)
+    histories = np.asarray(hash_histories(rows, start_episodes(tasks, rows.state.shape[3])))
     for block, seed in enumerate(seeds):
         for task in range(state.shape[1]):
             # [T, E] -> rows in the order of episodes and steps.
@@ -96,10 +99,11 @@ def choose_starts(
                 chosen = choose_uncertain(visits, MOST, COMMON["gamma"])
             state[block, task] = position[chosen]
             step[block, task] = number[chosen]
-    return Starts(jnp.asarray(state), jnp.asarray(step))
+            past[block, task] = histories[block, :, task].T[mask][chosen]
+    return Starts(jnp.asarray(state), jnp.asarray(step), jnp.asarray(past))
 
 
-def keep_budget(rows: Rows, budget: np.ndarray) -> np.ndarray:
+def keep_budget(rows: Rows, budget: np.ndarray, first: int) -> np.ndarray:
     """The mask of rows that the budget pays for, [B, T, M, E].
 
     An episode is kept if at least half of it is within the budget.
@@ -107,13 +111,14 @@ def keep_budget(rows: Rows, budget: np.ndarray) -> np.ndarray:
     Args:
       rows: Rows of the first episodes and of what follows.
       budget: [B], mean steps of a task of each block.
+      first: Number of whole episodes, which are always kept.
     """
     mask = np.asarray(rows.mask)
     length = mask.sum(1)
     middle = length.cumsum(2) - length / 2
     # The budget is one of the block: a task with short episodes may have more of them.
     is_kept = middle <= budget[:, None, None]
-    is_kept[:, :, :FIRST] = True
+    is_kept[:, :, :first] = True
     return mask & is_kept[:, None]
 
 
@@ -144,7 +149,7 @@ def grade_world(world: World) -> dict[str, Any]:
                 mask = np.asarray(rows.mask) & (np.arange(FIRST + MOST) < 2 * FIRST)
                 budget = mask.sum((1, 2, 3)) / mask.shape[2]
             else:
-                mask = keep_budget(rows, budget)
+                mask = keep_budget(rows, budget, FIRST)
             is_forked = jnp.concatenate(
                 [jnp.zeros_like(first[0].mask[:, 0], bool), starts.step > 0], 2
             )

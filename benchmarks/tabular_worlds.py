@@ -225,17 +225,33 @@ class Starts(NamedTuple):
     Attributes:
       state: First state.
       step: Steps of the task that lie before it.
+      past: Hash of the actions of these steps.
     """
 
     state: Any
     step: Any
+    past: Any
 
 
 def start_episodes(tasks: Tasks, episodes: int = EPISODES) -> Starts:
     """The starts of whole episodes, for tasks of blocks."""
     shape = (*tasks.start.shape, episodes)
     state = jnp.broadcast_to(tasks.start[..., None], shape)
-    return Starts(state, jnp.zeros(shape, jnp.int32))
+    return Starts(state, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.uint32))
+
+
+@jax.jit
+def hash_histories(rows: Rows, starts: Starts) -> Array:
+    """Hashes of all actions of the task before each step, [B, T, M, E] u32."""
+
+    def advance(past: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+        action, is_running = step
+        longer = (past + action.astype(jnp.uint32) + 1) * jnp.uint32(2654435761)
+        return jnp.where(is_running, longer, past), past
+
+    in_time = (jnp.moveaxis(rows.action, 1, 0), jnp.moveaxis(rows.mask, 1, 0))
+    _, past = lax.scan(advance, starts.past, in_time)
+    return jnp.moveaxis(past, 0, 1)
 
 
 @partial(jax.jit, static_argnames="limit")
