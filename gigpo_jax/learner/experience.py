@@ -11,7 +11,6 @@ of its task, and a zone has one level.
 """
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.devices.exchange import all_records
 from gigpo_jax.env_bridge.lessons import STRATEGIES, WARNINGS, ZONES, Lesson, count_shown
 from gigpo_jax.learner.similarity import least_match, resembles
 from gigpo_jax.learner.step_columns import JoinRows
@@ -246,7 +246,7 @@ def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dic
 
     All hosts call this together.
     """
-    lines = []
+    records = []
     for trajectory in trajectories:
         lesson = trajectory.lesson
         if lesson is not None and lesson.text:
@@ -257,9 +257,5 @@ def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dic
                 "states": list(dict.fromkeys(states)),
                 "place": [trajectory.group, trajectory.member],
             }
-            lines.append(json.dumps(record) + "\n")
-    # Rows of 32 bits, of any number on each host. JSON escapes all that is not ASCII.
-    letters = join(np.frombuffer("".join(lines).encode("ascii"), np.uint8).astype(np.uint32))
-    text = letters.astype(np.uint8).tobytes().decode("ascii")
-    lessons = [json.loads(line) for line in text.splitlines()]
-    return sorted(lessons, key=lambda lesson: lesson["place"])
+            records.append(record)
+    return sorted(all_records(records, join), key=lambda lesson: lesson["place"])

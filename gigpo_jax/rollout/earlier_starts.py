@@ -8,7 +8,6 @@ iterations' groups begin in them, drawn alike, in place of their own tasks. A gr
 such a state may give one that lies further on.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_rows
+from gigpo_jax.devices.exchange import all_records
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.forks import past_before
 from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_signal
@@ -98,7 +97,7 @@ class EarlierStarts:
                 seed = (self._seed, iteration, number, _STATES)
                 choice = np.random.default_rng(seed).integers(len(steps))
                 entries.append(_make_entry(*steps[choice]))
-        self.record = [*self.record, *_join_hosts(entries)][-self._capacity :]
+        self.record = [*self.record, *all_records(entries)][-self._capacity :]
 
 
 def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts | None:
@@ -124,13 +123,3 @@ def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:
         "reward": past.reward,
         "tokens": past.tokens,
     }
-
-
-def _join_hosts(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries of all hosts, in their order."""
-    # ASCII without line ends, which JSON escapes: one entry a line.
-    text = "".join(json.dumps(entry) + "\n" for entry in entries).encode("ascii")
-    # Hosts exchange words of 32 bits. Spaces before an entry are part of JSON.
-    words = np.frombuffer(text + b" " * (-len(text) % 4), np.uint32)
-    lines = all_rows(words).tobytes().split(b"\n")
-    return [json.loads(line) for line in lines if line.strip()]

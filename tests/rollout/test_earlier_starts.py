@@ -1,6 +1,7 @@
 """Groups that begin in states of earlier iterations' episodes."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.exchange import all_records
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout import earlier_starts
@@ -134,7 +136,7 @@ def test_hosts_have_the_states_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
         sent.append(rows)
         return np.concatenate(sent)
 
-    monkeypatch.setattr(earlier_starts, "all_rows", take)
+    monkeypatch.setattr(earlier_starts, "all_records", partial(all_records, join=take))
     EarlierStarts(TASKS, 1, 9, seed=1).add(here, 0)
     starts = EarlierStarts(TASKS, 1, 9, seed=1)
     starts.add(there, 0)
