@@ -295,7 +295,7 @@ def test_a_push_that_did_not_arrive_is_noticed_by_the_probe(
         said=said,
     ) as vllm:
         honest = vllm._score_probe
-        vllm._score_probe = lambda params: honest(shaken(params, 4))
+        vllm._score_probe = lambda params, probe: honest(shaken(params, 4), probe)
         with pytest.raises(EngineLost, match=r"probe's log-probabilities differ by"):
             vllm.update_weights(served.params, 1)
         with pytest.raises(EngineLost):
