@@ -10,7 +10,6 @@ from benchmarks.tabular_learning import Training, make_estimate, train
 from benchmarks.tabular_worlds import (
     EPISODES,
     PAY,
-    Starts,
     Tasks,
     World,
     dial_values,
@@ -64,7 +63,8 @@ def test_episodes_from_later_states_have_the_steps_that_are_left():
     tasks = stack_blocks([make_tasks(world, 0, 64)])
     keys = jax.vmap(jax.random.key)(jnp.arange(1))
     starts = start_episodes(tasks)
-    later = Starts(starts.state, jnp.full_like(starts.step, world.limit - 1))
+    steps = jnp.full_like(starts.step, world.limit - 1)
+    later = starts._replace(step=steps)
     dials = dial_values(world)
     rows, _ = play(keys, tasks, tasks.noise, dials, later, limit=world.limit)
     mask = np.asarray(rows.mask)
