@@ -10,8 +10,9 @@ opened 6 steps later, one of four. A conversation of 72 tokens is full after thr
     window    every step has a prompt of its own, with the last two steps
     subgoal   the same, and responses state a subgoal that the next prompt shows (env.plan)
     strategy  the same, and the policy writes a strategy before it acts, four for two episodes each
+    belief    as window, and responses state what they know as JSON, which the next prompt shows
 
-The warm start is corridor_tiny_sft.py, for window, subgoal and strategy of the same variant.
+The warm start is corridor_tiny_sft.py; window, subgoal, strategy and belief have one each.
 
 Hardware: one of 2 cores that other programs kept busy, 2 minutes. Result with seeds 0, 1 and 2: the
 panel of 128 other corridors 29, 26 and 27% before and 98, 98 and 98% after with summary,
@@ -28,6 +29,7 @@ VARIANTS = {
     "window": {"prompt": "compact"},
     "subgoal": {"prompt": "compact", "plan": "subgoal"},
     "strategy": {"prompt": "compact", "plan": "strategy"},
+    "belief": {"prompt": "compact", "plan": "belief"},
 }
 
 
@@ -47,7 +49,7 @@ def corridor_config(variant: str) -> ConfigDict:
     config.sampling.max_response_tokens = 8
     if variant == "summary":
         config.sampling.max_summary_tokens = 4
-    if variant == "subgoal":
+    if variant in ("subgoal", "belief"):
         config.sampling.max_response_tokens = 24
     if variant == "strategy":
         config.sampling.max_summary_tokens = 6
@@ -63,7 +65,7 @@ def corridor_config(variant: str) -> ConfigDict:
 
 
 def get_config(variant: str = "summary") -> ConfigDict:
-    """The config of a variant: summary, drop, window, subgoal or strategy."""
+    """The config of a variant: summary, drop, window, subgoal, strategy or belief."""
     config = train_config(corridor_config(variant))
     config.model.path = "runs/corridor_sft2/model"
     config.train.iterations = 12

@@ -7,22 +7,25 @@ conversation that drops its oldest steps has lost it at the end.
 """
 
 import hashlib
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.base import check_fractions, check_whole
 from gigpo_jax.env_bridge.prompts import Compact, Instruct
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
-from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.entry_types import Environment, Option, StatedBeliefs
 
 SPLITS = ("train", "test")
 COLOURS = ("red", "blue", "green", "white")
 THINGS = ("lamp", "chair", "plant", "box")
 TASK = "open the door that the sign names"
 WALK = "go on"
+UNKNOWN = "unknown"
 
 
 class Corridor:
@@ -115,10 +118,11 @@ class Guide:
 
     A summary of it has one thing that it has seen: the sign in a fraction of all summaries, else
     something of the corridor. Its subgoal is the door of the sign in a fraction of all episodes,
-    else the end of the corridor.
+    else the end of the corridor; its belief knows the sign in the same episodes.
 
     Attributes:
       subgoal: Subgoal of the last action.
+      belief: What it knew before the last action, as JSON.
     """
 
     def __init__(self, seed: int, *, sign_fraction: float = 1.0) -> None:
@@ -131,7 +135,9 @@ class Guide:
         self._sign_fraction = sign_fraction
         self._colour = ""
         self._seen: list[str] = []
+        self._known_sign = UNKNOWN
         self.subgoal = ""
+        self.belief = ""
 
     @property
     def strategy(self) -> str:
@@ -144,8 +150,10 @@ class Guide:
             self._colour = name
             names_door = self._subgoal_random.random() < self._sign_fraction
             self.subgoal = _opening(name) if names_door else "reach the end"
+            self._known_sign = name if names_door else UNKNOWN
         elif name in THINGS:
             self._seen.append(name)
+        self.belief = json.dumps({"sign": self._known_sign, "phase": _find_phase(observation)})
         return WALK if observation.admissible == (WALK,) else _opening(self._colour)
 
     def summarise(self) -> str:
@@ -154,6 +162,41 @@ class Guide:
         return self._random.choice(self._seen)
 
 
+def _find_phase(observation: Observation) -> str:
+    return "walk" if observation.admissible == (WALK,) else "doors"
+
+
+class SignGrader:
+    """Grades what a belief says of the sign, of the place and of the next observation."""
+
+    def __init__(self) -> None:
+        self._colour = ""
+        self._phase = ""
+        self._belief: dict[str, str] = {}
+
+    def observe(self, observation: Observation) -> None:
+        name = observation.text.split()[-1]
+        if name in COLOURS:
+            self._colour = name
+        self._phase = _find_phase(observation)
+
+    def grade(self, belief: Mapping[str, Any], feedback: str) -> tuple[float, float, float]:
+        # Tokenizers of words put spaces around names.
+        self._belief = {key.strip(): str(value).strip() for key, value in belief.items()}
+        truth = {"sign": self._colour, "phase": self._phase, "prediction": feedback}
+        state, phase, prediction = (self._belief.get(key) == truth[key] for key in truth)
+        return float(state), float(phase), float(prediction)
+
+    def make_key(self) -> str:
+        return f"{self._phase}|{self._belief.get('sign', '')}"
+
+
+BELIEF_REQUEST = (
+    "First write what you know, as one JSON object between <belief> and </belief>, with these "
+    f'keys: "sign": the colour that the sign named, or {UNKNOWN}; "phase": walk or doors; '
+    '"prediction": what you expect to see after your action. Then reason about it between <think> '
+    "and </think>. "
+)
 INTRODUCTION = (
     "You walk along a corridor. A sign at its start names a colour. At its end are doors, and you "
     "may open one of them: it must be the one of that colour."
@@ -173,4 +216,5 @@ CORRIDOR = Environment(
     expert_options={
         "sign_fraction": Option(float, 1.0, "fraction of summaries that name the sign"),
     },
+    beliefs=StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader"),
 )

@@ -74,18 +74,19 @@ class Library:
         self._found: dict[tuple[str, str], str | None] = {}
 
     def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The best strategies and warnings for a state, best first."""
+        """The best strategies and warnings for a state, best first.
+
+        Those of its cluster; of a state in no cluster, those of the whole task kind.
+        """
         if self.updates < self._warmup:
             return (), ()
         cluster = self._find_cluster(kind, state)
-        if cluster is None:
-            return (), ()
         texts = []
         for zone in (STRATEGIES, WARNINGS):
             entries = [
                 entry
                 for entry in self.entries[zone]
-                if entry.kind == kind and cluster in entry.clusters
+                if entry.kind == kind and (cluster is None or cluster in entry.clusters)
             ]
             # Stable: of equal scores the older one.
             entries.sort(key=lambda entry: -entry.score)

@@ -68,13 +68,9 @@ class EarlierStarts:
             if entries:
                 entry = entries[generator.integers(len(entries))]
                 new_tasks[place] = self._tasks[label, entry["task"]]
-                pasts[place] = Past(
-                    tuple(entry["actions"]),
-                    (entry["text"], entry["anchor"]),
-                    entry["reward"],
-                    entry["tokens"],
-                    source=EARLIER,
-                )
+                state = (entry["text"], entry["anchor"])
+                # Its reward would be a constant of the group, its tokens are in no statistic.
+                pasts[place] = Past(tuple(entry["actions"]), state, source=EARLIER)
         return new_tasks, pasts
 
     def add(self, trajectories: Sequence[Trajectory], iteration: int) -> None:
@@ -120,6 +116,4 @@ def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:
         "actions": list(past.actions),
         "text": text,
         "anchor": anchor,
-        "reward": past.reward,
-        "tokens": past.tokens,
     }

@@ -1,12 +1,13 @@
 """The corridor of docs/conversations.md: what its prompts still know of the sign at the doors."""
 
+import json
 import random
 import runpy
 from pathlib import Path
 
 import pytest
 
-from examples.corridor.env import COLOURS, CORRIDOR, THINGS, Corridor, Guide
+from examples.corridor.env import COLOURS, CORRIDOR, THINGS, Corridor, Guide, SignGrader
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.checker import check_environment
 from gigpo_jax.envs.panels import check_tasks
@@ -137,7 +138,42 @@ def test_subgoals_of_the_guide_do_not_change_its_summaries() -> None:
     assert subgoals == {"reach the end", f"open {task.type} door"}
 
 
-@pytest.mark.parametrize("variant", ["summary", "drop", "window"])
+def test_beliefs_about_the_sign_are_graded_until_the_doors() -> None:
+    env = Corridor(length=2)
+    task = env.tasks("train")[1]
+    observation = env.reset(task)
+    grader = SignGrader()
+    keys = []
+    for action, belief, grade in (
+        ("go on", {"sign": "blue", "phase": "walk", "prediction": "a door"}, (1, 1, 0)),
+        ("go on", {" sign ": " red ", "phase": 3}, (0, 0, 0)),
+        (
+            "open blue door",
+            {"sign": "blue", "phase": "doors", "prediction": "the door is the right one"},
+            (1, 1, 1),
+        ),
+    ):
+        grader.observe(observation)
+        observation = env.step(action).observation
+        assert grader.grade(belief, observation.text) == grade
+        keys.append(grader.make_key())
+    assert keys == ["walk|blue", "walk|red", "doors|blue"]
+
+
+def test_the_belief_of_a_poor_guide_knows_the_sign_in_some_episodes() -> None:
+    env = Corridor()
+    task = env.tasks("train")[2]
+    signs = set()
+    for seed in range(8):
+        guide = Guide(seed, sign_fraction=0.3)
+        beliefs = [json.loads(text) for text in play_expert(env, guide, task, 8).beliefs]
+        assert [belief["phase"] for belief in beliefs] == ["walk"] * 6 + ["doors"]
+        (sign,) = {belief["sign"] for belief in beliefs}
+        signs.add((sign, guide.subgoal))
+    assert signs == {("unknown", "reach the end"), ("green", "open green door")}
+
+
+@pytest.mark.parametrize("variant", ["summary", "drop", "window", "belief"])
 def test_the_warm_start_has_the_prompts_of_its_run(variant: str) -> None:
     run, warm = get_config(variant), get_config(f"{variant}-1", "corridor_tiny_sft")
     assert run.env == warm.env

@@ -47,7 +47,12 @@ def test_a_state_gets_the_best_lessons_of_states_like_it() -> None:
         assert found == (("go there late", "put it down"), ("do not wait",))
     assert library.find_lessons("put", DRAWER) == (("open first", "take the mug"), ())
     assert library.find_lessons("heat", LIKE_SHELF) == (("another task",), ())
-    assert library.find_lessons("heat", DRAWER) == ((), ())
+    # No lesson is about a state like it: the best ones of its task type.
+    assert library.find_lessons("heat", DRAWER) == (("another task",), ())
+    assert library.find_lessons("put", "far away") == (
+        ("open first", "go there late"),
+        ("do not wait",),
+    )
     assert library.find_lessons("cool", SHELF) == ((), ())
     library.add_lessons([lesson("warnings", 1.0, "never stop", SHELF, kind="cool")])
     assert library.find_lessons("cool", SHELF) == ((), ("never stop",))
