@@ -25,7 +25,6 @@ COLOURS = ("red", "blue", "green", "white")
 THINGS = ("lamp", "chair", "plant", "box")
 TASK = "open the door that the sign names"
 WALK = "go on"
-UNKNOWN = "unknown"
 
 
 class Corridor:
@@ -135,7 +134,7 @@ class Guide:
         self._sign_fraction = sign_fraction
         self._colour = ""
         self._seen: list[str] = []
-        self._known_sign = UNKNOWN
+        self._known: dict[str, str] = {}
         self.subgoal = ""
         self.belief = ""
 
@@ -150,10 +149,10 @@ class Guide:
             self._colour = name
             names_door = self._subgoal_random.random() < self._sign_fraction
             self.subgoal = _opening(name) if names_door else "reach the end"
-            self._known_sign = name if names_door else UNKNOWN
+            self._known = {"sign": name} if names_door else {}
         elif name in THINGS:
             self._seen.append(name)
-        self.belief = json.dumps({"sign": self._known_sign, "phase": _find_phase(observation)})
+        self.belief = json.dumps(self._known | {"phase": _find_phase(observation)})
         return WALK if observation.admissible == (WALK,) else _opening(self._colour)
 
     def summarise(self) -> str:
@@ -193,9 +192,8 @@ class SignGrader:
 
 BELIEF_REQUEST = (
     "First write what you know, as one JSON object between <belief> and </belief>, with these "
-    f'keys: "sign": the colour that the sign named, or {UNKNOWN}; "phase": walk or doors; '
-    '"prediction": what you expect to see after your action. Then reason about it between <think> '
-    "and </think>. "
+    'keys: "sign": the colour that the sign named; "phase": walk or doors; "prediction": what you '
+    "expect to see after your action. Then reason about it between <think> and </think>. "
 )
 INTRODUCTION = (
     "You walk along a corridor. A sign at its start names a colour. At its end are doors, and you "
