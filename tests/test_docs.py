@@ -54,6 +54,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "frozenlake_pooled.md": "f60b952dba79c55a1a0f6ede5a54bb881068bb488a30a1732a9fe4b5ddfad808",
         "learned_rewards.md": "dd2f9923269af7025a150dff35c5e28af118cb1d3a490bcc81d8c2d094963730",
         "mcp_tiny.md": "6bef2c416195ba38e31ce40a804abd87d8037130ba173494ef0292d0504408dc",
+        "methods.md": "a9efbcba8fc140a6c47e077fb8161dffdca5501f8d38a48619ef931878369277",
         "muon.md": "2eb007ea35870be1c8ca174b98a5ba7fcb83c8fa971efd6c2bfec81652508077",
         "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",
         "shell_tiny.md": "5325850fab871f3945cf206596506a0e57605c63fbb149ae903efa9c9e5cf5f2",
