@@ -1,15 +1,16 @@
 """The update of conversations: one row an episode beside a row for every call, in one run.
 
-    python -m benchmarks.conversation_rows [--turns 5 20 50] [--repeats 5] [--episodes 4]
+    python -m benchmarks.conversation_rows [--turns 5 20 50] [--repeats 3] [--episodes 2]
 
 Writes benchmarks/results/conversation_rows.json. Episodes are conversations with a system message of 40
 tokens, messages of 24 and responses of 12, about as long as those of a household agent with short
 thoughts. Every side has the same model (0.8 M parameters, float32), AdamW, gradient clip and
-clipped loss of all response tokens. The sides take turns; the quoted ratios are medians of
-neighbouring turns.
+clipped loss of all response tokens. The sides take turns; ratios are medians of neighbouring turns,
+by the clock (`s`) and in CPU time (`cpu_s`).
 
 * "merged": as in training, calls that continue each other share a segment of a row.
 * "separate": the same calls in an order in which none continues the one before it.
+* "no attention": merged rows without attention, whose result is the values: what attention costs.
 * "trl": the loss of TRL's GRPOTrainer, if TRL is installed: one row an episode, with a mask of its
   responses, which is also the layout of verl. It needs `pip install trl accelerate datasets`,
   and `-m`, or else TRL takes the file vllm.py of this folder for the package.
@@ -37,6 +38,7 @@ from benchmarks.train_step import SHAPES
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.models import decoder
+from gigpo_jax.models.attention import attention
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
@@ -67,17 +69,24 @@ def make_episode(rng: np.random.Generator, turns: int) -> list[Sample]:
     return samples
 
 
-def jax_step(samples: Sequence[Sample]) -> tuple[Step, dict[str, float]]:
+def skip_attention(query: jax.Array, key: jax.Array, value: jax.Array, *_: Any, **__: Any) -> Any:
+    """The values in the place of attention's result."""
+    return jnp.repeat(value, query.shape[2] // key.shape[2], axis=2)
+
+
+def jax_step(
+    samples: Sequence[Sample], attend: Callable[..., Any] = attention
+) -> tuple[Step, dict[str, float]]:
     """Our update of these samples in this order, and its counts."""
     longest = max(sample.length for sample in samples)
-    # The smallest power of two that holds an episode: rows have little padding on either side.
-    row_length = 1 << (longest - 1).bit_length()
+    # A row holds an episode; it has little padding, and so have rows of short calls.
+    row_length = -(-longest // 64) * 64
 
     def forward(
         params: decoder.Params, _: Any, tokens: Any, positions: Any, segments: Any, images: Any
     ) -> tuple[jax.Array, jax.Array]:
         del images
-        execution = decoder.Execution(max_segment=longest)
+        execution = decoder.Execution(max_segment=longest, attention=attend)
         hidden = decoder.hidden_states(MODEL, params, tokens, positions, segments, execution)
         return hidden, decoder.output_embedding(MODEL, params)
 
@@ -203,37 +212,50 @@ def compare(turns: int, num_episodes: int, repeats: int) -> dict[str, Any]:
     assert len(join_continuations(shuffled)) == len(samples)
     merged, merged_stats = jax_step(samples)
     separate, separate_stats = jax_step(shuffled)
-    sides = {"merged": merged, "separate": separate}
+    without, _ = jax_step(samples, skip_attention)
+    sides = {"merged": merged, "separate": separate, "no_attention": without}
     if importlib.util.find_spec("trl"):
         with tempfile.TemporaryDirectory() as folder:
             save_hf(folder, MODEL, decoder.init_params(MODEL, jax.random.key(0)))
             sides["trl"] = trl_step(episodes, Path(folder))
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    clocks = {"s": time.perf_counter, "cpu_s": time.process_time}
+    times: dict[str, dict[str, list[float]]] = {
+        unit: {name: [] for name in sides} for unit in clocks
+    }
     losses = {}
     for repeat in range(repeats + 1):
         for name, step in sides.items():
-            start = time.perf_counter()
+            starts = {unit: clock() for unit, clock in clocks.items()}
             loss = step()
             # The first round compiles, and its losses are of equal parameters.
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-            else:
+            if repeat == 0:
                 losses[name] = loss
+                continue
+            for unit, clock in clocks.items():
+                times[unit][name].append(clock() - starts[unit])
 
-    def ratio(name: str) -> float:
+    def ratio(seconds: dict[str, list[float]], name: str) -> float:
         pairs = zip(seconds[name], seconds["merged"], strict=True)
         return round(statistics.median(other / ours for other, ours in pairs), 2)
 
+    timings: dict[str, float] = {}
+    for unit, seconds in times.items():
+        for name, values in seconds.items():
+            timings[f"{name}_{unit}"] = round(statistics.median(values), 3)
+        for name in sides:
+            if name != "merged":
+                timings[f"{name}_{unit}_ratio"] = ratio(seconds, name)
     return {
         "turns": turns,
         "episodes": num_episodes,
         "row_length": merged_stats["row_length"],
         "merged_tokens": merged_stats["batch/tokens"],
         "separate_tokens": separate_stats["batch/tokens"],
+        "merged_padding": round(merged_stats["batch/padding_share"], 3),
+        "separate_padding": round(separate_stats["batch/padding_share"], 3),
         "merged_packing_s": merged_stats["packing_s"],
         "separate_packing_s": separate_stats["packing_s"],
-        **{f"{name}_s": round(statistics.median(times), 3) for name, times in seconds.items()},
-        **{f"{name}_ratio": ratio(name) for name in sides if name != "merged"},
+        **timings,
         **{f"{name}_loss": loss for name, loss in losses.items()},
     }
 
@@ -241,27 +263,29 @@ def compare(turns: int, num_episodes: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", nargs="+", type=int, default=[5, 20, 50])
-    parser.add_argument("--episodes", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--episodes", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="for torch")
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
     packages = ("jax", "torch", "transformers", "trl")
     versions = {name: metadata.version(name) for name in packages if importlib.util.find_spec(name)}
     if "trl" in versions:
+        # Waiting threads sleep: on a busy machine their turns would count as CPU time of TRL.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
 
         torch.set_num_threads(args.threads)
     results = []
-    print("| turns | tokens | tokens, separate | s | s, separate | ratio | ratio of TRL |")
+    print("| turns | tokens | tokens, separate | CPU s | separate | without attention | TRL |")
     print("|---|---|---|---|---|---|---|")
     for turns in args.turns:
         result = compare(turns, args.episodes, args.repeats)
         results.append(result)
         print(
             f"| {turns} | {result['merged_tokens']:,} | {result['separate_tokens']:,} | "
-            f"{result['merged_s']} | {result['separate_s']} | {result['separate_ratio']} | "
-            f"{result.get('trl_ratio', '')} |",
+            f"{result['merged_cpu_s']} | {result['separate_cpu_s']} | "
+            f"{result['no_attention_cpu_s']} | {result.get('trl_cpu_s', '')} |",
             flush=True,
         )
     record = {

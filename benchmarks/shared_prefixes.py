@@ -105,14 +105,10 @@ def compare(name: str, repeats: int) -> dict[str, Any]:
         "row_length": row_length,
         "tokens": total,
     }
-    orders: dict[str, dict[str, Any]] = {
-        "update: random": {"rng": np.random.default_rng(0)},
-        "update: group": {"rng": np.random.default_rng(0), "groups": groups},
-        "score: sorted": {"rng": None},
-    }
+    orders = {"update: random": None, "update: group": groups, "score: sorted": None}
     rows = {}
     timed = {}
-    for order, options in orders.items():
+    for order, order_groups in orders.items():
         for kind, longest_tree in {"separate": 0, "shared": row_length}.items():
             batches = make_minibatches(
                 samples,
@@ -120,9 +116,16 @@ def compare(name: str, repeats: int) -> dict[str, Any]:
                 row_length=row_length,
                 rows=1,
                 longest_tree=longest_tree,
-                **options,
+                # Both kinds have the same minibatches.
+                rng=None if order == "score: sorted" else np.random.default_rng(0),
+                groups=order_groups,
             )
             side = f"{order}, {kind}"
+            if kind == "separate":
+                sizes = [packing_stats([batch])["batch/steps"] for batch in batches]
+                extremes = [min(sizes), max(sizes)]
+                shares = [round(size * len(sizes) / len(samples), 2) for size in extremes]
+                result[f"{order}: smallest and largest minibatch, of the mean"] = shares
             rows[side] = sum(int(batch.microbatches) for batch in batches)
             tokens = packing_stats(batches)["batch/tokens"]
             result[f"{side}: tokens"] = round(tokens / total, 3)

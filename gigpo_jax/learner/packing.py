@@ -56,50 +56,83 @@ class BatchShape(NamedTuple):
 
 
 def deal_segments(
-    units: Sequence[Sequence[np.ndarray]], minibatches: int, rng: np.random.Generator | None
+    segments: Sequence[np.ndarray], minibatches: int, rng: np.random.Generator | None
 ) -> list[list[np.ndarray]]:
-    """Shuffles units of segments and deals them into minibatches.
+    """Shuffles segments and deals them into minibatches.
 
-    A unit with more steps than a minibatch is cut into pieces first. No minibatch is then empty, as
-    long as there are enough steps, and its number of steps differs from the mean by at most the
-    largest piece; with units of one step by less than one step.
+    A segment with more steps than a minibatch is cut into pieces first. No minibatch is then empty,
+    as long as there are enough steps, and its number of steps differs from the mean by at most the
+    longest piece; with single steps by less than one step.
 
     Args:
-      units: segments that stay together, as indices of their samples.
+      segments: indices of the samples of each segment.
       minibatches: number of minibatches.
-      rng: generator that shuffles the units; None: their order stays.
+      rng: generator that shuffles the segments; None: their order stays.
     """
-    steps = sum(len(segment) for unit in units for segment in unit)
-    # With longer pieces a minibatch could stay empty.
-    longest = max(steps // minibatches, 1)
-    pieces = [piece for unit in units for piece in _cut_unit(unit, longest)]
-    order = np.arange(len(pieces)) if rng is None else rng.permutation(len(pieces))
-    sizes = np.array([sum(map(len, pieces[piece])) for piece in order.tolist()], np.int64)
+    steps = sum(map(len, segments))
+    longest = _longest_piece(steps, minibatches)
+    pieces = [piece for segment in segments for piece in _cut_segment(segment, longest)]
+    order = _shuffle(len(pieces), rng)
+    sizes = np.array([len(pieces[piece]) for piece in order], np.int64)
     # A piece is in the minibatch that its middle step would be in if single steps were dealt.
     middles = np.cumsum(sizes) - sizes + (sizes - 1) // 2
-    edges = np.cumsum([len(group) for group in np.array_split(np.arange(steps), minibatches)])
-    members = np.split(order, np.searchsorted(middles, edges[:-1]))
-    return [[segment for piece in group.tolist() for segment in pieces[piece]] for group in members]
+    edges = np.cumsum([len(share) for share in np.array_split(np.arange(steps), minibatches)])
+    members = np.split(np.array(order, np.int64), np.searchsorted(middles, edges[:-1]))
+    return [[pieces[piece] for piece in share.tolist()] for share in members]
 
 
-def _cut_unit(unit: Sequence[np.ndarray], longest: int) -> list[list[np.ndarray]]:
-    """Cuts segments into pieces of at most `longest` steps.
+def deal_groups(
+    groups: Sequence[Sequence[np.ndarray]], minibatches: int, rng: np.random.Generator | None
+) -> list[list[np.ndarray]]:
+    """Shuffles task groups and deals them into minibatches of nearly equal numbers of steps.
 
-    Pieces of single steps are nearly equal, but for the last one, which may have fewer.
+    The largest group comes first, and each goes to the minibatch with the fewest steps. From a
+    group with more steps than a minibatch, pieces as large as a minibatch are cut off first.
+
+    Args:
+      groups: segments of each group, as indices of their samples.
+      minibatches: number of minibatches; none is empty if there are enough steps.
+      rng: generator that shuffles equal groups, and the minibatches; None: their order stays.
     """
-    steps = sum(map(len, unit))
-    # A longer segment is a piece of its own.
-    size = -(-steps // -(-steps // longest))
+    longest = _longest_piece(sum(map(_count_steps, groups)), minibatches)
     pieces: list[list[np.ndarray]] = []
-    room = 0
-    for segment in unit:
-        for part in np.array_split(segment, -(-len(segment) // longest)):
-            if len(part) > room:
-                pieces.append([])
-                room = size
-            pieces[-1].append(part)
-            room -= len(part)
-    return pieces
+    for group in groups:
+        room = 0
+        for segment in group:
+            for part in _cut_segment(segment, longest):
+                if len(part) > room:
+                    pieces.append([])
+                    room = longest
+                pieces[-1].append(part)
+                room -= len(part)
+    shuffled = [pieces[piece] for piece in _shuffle(len(pieces), rng)]
+    dealt: list[list[np.ndarray]] = [[] for _ in range(minibatches)]
+    counts = [0] * minibatches
+    for piece in sorted(shuffled, key=_count_steps, reverse=True):
+        fewest = counts.index(min(counts))
+        dealt[fewest] += piece
+        counts[fewest] += _count_steps(piece)
+    # Otherwise the first update would always have the largest group.
+    return [dealt[minibatch] for minibatch in _shuffle(minibatches, rng)]
+
+
+def _shuffle(count: int, rng: np.random.Generator | None) -> list[int]:
+    """Numbers below `count` in random order; without a generator in order."""
+    return list(range(count)) if rng is None else rng.permutation(count).tolist()
+
+
+def _longest_piece(steps: int, minibatches: int) -> int:
+    # With longer pieces a minibatch could stay empty.
+    return max(steps // minibatches, 1)
+
+
+def _cut_segment(segment: np.ndarray, longest: int) -> list[np.ndarray]:
+    """Nearly equal pieces of at most `longest` steps."""
+    return np.array_split(segment, -(-len(segment) // longest))
+
+
+def _count_steps(segments: Sequence[np.ndarray]) -> int:
+    return sum(map(len, segments))
 
 
 def make_minibatches(
@@ -147,8 +180,8 @@ def stream_minibatches(
     """Packs samples into minibatches of whole steps.
 
     Every sample is in exactly one. There are ceil(all steps / `steps`) minibatches of nearly equal
-    size. Samples that continue each other stay together, up to the steps of a minibatch
-    (`deal_segments`), and so do task groups if they are given. All hosts get the same number of
+    size. Samples that continue each other stay together, up to the steps of a minibatch, and so do
+    task groups if they are given. All hosts get the same number of
     minibatches and of microbatches, and the same shapes; every host contributes its own `rows`.
 
     Args:
@@ -199,14 +232,13 @@ def stream_minibatches(
         order = order_texts([[samples[i] for i in members] for members in segments])
         segments = [segments[index] for index in order]
 
-    units = [[segment] for segment in segments]
-    if groups is not None:
-        units = _join_groups(samples, segments, groups)
+    count = max(1, -(-all_steps // steps))
     # Steps are dealt before they are packed: a minibatch has whole steps, however long they are.
-    minibatches = [
-        _texts_of(samples, group)
-        for group in deal_segments(units, max(1, -(-all_steps // steps)), rng)
-    ]
+    if groups is None:
+        dealt = deal_segments(segments, count, rng)
+    else:
+        dealt = deal_groups(_join_groups(samples, segments, groups), count, rng)
+    minibatches = [_texts_of(samples, members) for members in dealt]
     if has_trees:
         distinct_tokens = sum(map(count_distinct_tokens, minibatches))
         all_tokens = int(gather(np.array([distinct_tokens], np.int64)).sum())

@@ -222,8 +222,7 @@ def test_a_step_without_a_response_takes_no_room_in_a_conversation() -> None:
 def test_groups_are_nearly_equal_and_none_is_empty(sizes, groups, seed) -> None:
     segments = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     groups = min(groups, sum(sizes))
-    units = [[segment] for segment in segments]
-    dealt = deal_segments(units, groups, np.random.default_rng(seed))
+    dealt = deal_segments(segments, groups, np.random.default_rng(seed))
     assert len(dealt) == groups
     steps = [number for group in dealt for piece in group for number in piece.tolist()]
     assert sorted(steps) == list(range(sum(sizes)))

@@ -48,7 +48,7 @@ def compile_program(name: str, lowered: jax.stages.Lowered) -> tuple[jax.stages.
         if "RESOURCE_EXHAUSTED" not in str(err):
             raise
         # Compilers for TPUs name the need and the limit; others get the start of their text.
-        usage = re.search(r"Used \S+ of \S+", str(err))
+        usage = re.search(r"Used \S+ of \S+|the total memory .* HBM \(\S+\)", str(err))
         reason = usage[0] if usage else str(err)[:200]
         raise InputError(
             f"does not fit by itself: {reason}", key=f"program '{name}'", fix=FIX

@@ -121,7 +121,7 @@ def format_report(result: Mapping[str, Any]) -> str:
             for engine_part in (False, True)
         ]
     lines = [
-        f"{result['target']}: {result['devices']} devices of {result['memory'] / GIB:.1f} GiB",
+        f"{result['target']}: {result['devices']} devices of {result['memory'] / GIB:.2f} GiB",
         *map(_resident_line, groups),
         f"{'program':<10}{'temporaries':>12}{'left':>8}{'moved':>9}{'products':>10}{'sent':>9}"
         f"{'at least':>11}  limit",

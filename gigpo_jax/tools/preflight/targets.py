@@ -22,7 +22,7 @@ class Chip:
 
     Attributes:
       platform: jax's name of the platform.
-      memory: Bytes of memory.
+      memory: Bytes of memory that programs can have.
       operations: Operations a second, dense bfloat16.
       bandwidth: Bytes a second of its memory.
       link: Bytes a second to the other devices, in one direction.
@@ -50,9 +50,10 @@ class Target:
     topology: str = ""
 
 
-_V5E = Chip("tpu", 16 * GIB, 197e12, 819e9, 200e9)
-_V5P = Chip("tpu", 95 * GIB, 459e12, 2765e9, 600e9)
-_V6E = Chip("tpu", 32 * GIB, 918e12, 1640e9, 400e9)
+# The memory of TPUs is what libtpu leaves for programs, and not that of the data sheet.
+_V5E = Chip("tpu", int(15.75 * GIB), 197e12, 819e9, 200e9)
+_V5P = Chip("tpu", int(95.74 * GIB), 459e12, 2765e9, 600e9)
+_V6E = Chip("tpu", int(31.25 * GIB), 918e12, 1640e9, 400e9)
 # The memory that a driver reports, less than 80 GiB.
 _H100 = Chip("cuda", 84929347584, 989e12, 3352e9, 450e9)
 _H100_HOSTS = replace(_H100, link=50e9)  # several hosts: a network of 400 Gbit/s a GPU

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import ROWS, experts_on_each_device, make_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
@@ -21,6 +22,7 @@ from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.tools.preflight import report
+from gigpo_jax.tools.preflight.compiled import compile_program
 from gigpo_jax.tools.preflight.cost import count_cost
 from gigpo_jax.tools.preflight.engine_programs import compile_engine
 from gigpo_jax.tools.preflight.hlo import Program
@@ -58,6 +60,18 @@ def preflight(folder: Path, target: str, *flags: str) -> dict[str, Any]:
         == 0
     )
     return json.loads((folder / "found.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["v5e-1", "v5p-8", "v6e-1"])
+def test_the_memory_of_a_chip_is_the_limit_of_its_compiler(name: str) -> None:
+    target = find_target(name)
+    sharding = SingleDeviceSharding(target_devices(target)[0])
+    array = jax.ShapeDtypeStruct((200, 2**28), jnp.float32, sharding=sharding)
+    lowered = jax.jit(lambda x: 2 * x).lower(array)
+    # Both have two decimals of GiB.
+    limit = f"{(target.chip.memory + 1) / 2**30:.2f}"
+    with pytest.raises(InputError, match=rf"\(400.00G\) exceeds available HBM \({limit}G\)"):
+        compile_program("double", lowered)
 
 
 def test_one_chip_holds_no_scores(tmp_path: Path) -> None:
