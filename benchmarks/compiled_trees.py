@@ -1,18 +1,20 @@
-"""The update of the published ALFWorld config, with shared prefixes as trees and without, compiled for
-devices that are not here.
+"""Updates and scores of the published ALFWorld config, with shared prefixes as trees and without,
+compiled for devices that are not here.
 
-    python -m benchmarks.compiled_trees --targets v5e-8 h100x1      # needs preflight-tpu, preflight-gpu
+    python -m benchmarks.compiled_trees --targets v5e-8 h100x1 [--programs update score]
 
-Adds to benchmarks/results/compiled_trees.json what a device does for one minibatch, counted as by
-`gigpo preflight`. Separate texts have the attention kernel of the device. No such kernel knows
+It needs the extras preflight-tpu and preflight-gpu. Adds to benchmarks/results/compiled_trees.json
+what a device does for one minibatch, counted as by `gigpo preflight`. Separate texts have the attention kernel of the device. No such kernel knows
 trees: they have that of XLA. How many rows trees save, and how many responses a row then has, is
 taken from benchmarks/results/shared_prefixes.json ("group" of alfworld).
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from gigpo_jax.devices.mesh import learner_mesh, replicated
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.planned_tokens import step_tokens
 from gigpo_jax.learner.programs import policy_programs
+from gigpo_jax.learner.signals.base import unscored_batch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.tools.preflight import report
 from gigpo_jax.tools.preflight.compiled import Compiled, compile_program
@@ -64,8 +67,8 @@ def as_trees(batch: StepBatch, responses: float) -> StepBatch:
     return dataclasses.replace(batch, segment_ids=segments)
 
 
-def compile_updates(target_name: str) -> dict[str, Any]:
-    """The numbers of both updates for a target."""
+def compile_programs(target_name: str, programs: Sequence[str]) -> dict[str, Any]:
+    """The numbers of the programs for a target, with both kinds of rows."""
     target = find_target(target_name)
     devices = target_devices(target)
     config = resolve(
@@ -76,7 +79,7 @@ def compile_updates(target_name: str) -> dict[str, Any]:
     arrays = run_arrays(config, shape, mesh)
     optimizer = make_config_optimizer(config, config.train.iterations)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, arrays.state)
-    update, _ = policy_programs(config, shape, mesh, optimizer, shardings)
+    update, score = policy_programs(config, shape, mesh, optimizer, shardings)
     row_tokens = config.batch.rows * config.batch.row_length
     # A fraction, as rows are compared: nothing is rounded to whole microbatches.
     microbatches = config.train.minibatch * step_tokens(config) / row_tokens
@@ -88,12 +91,17 @@ def compile_updates(target_name: str) -> dict[str, Any]:
     }
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-    result: dict[str, Any] = {"target": target_name}
-    for name, (minibatch, trips) in sides.items():
-        lowered = update.lower(arrays.state, minibatch, arrays.policy.frozen, iteration, rate)
-        program = Compiled(name, *compile_program(name, lowered), (trips,), 1)
-        numbers = report.measure_program(program, target.chip, {})
-        result[name] = {
+    frozen = arrays.policy.frozen
+    result: dict[str, Any] = {}
+    for program, (name, (minibatch, trips)) in itertools.product(programs, sides.items()):
+        if program == "update":
+            lowered = update.lower(arrays.state, minibatch, frozen, iteration, rate)
+        else:
+            lowered = score.lower(arrays.state.params, unscored_batch(minibatch), frozen)
+        side = f"{program}: {name}"
+        compiled = Compiled(side, *compile_program(side, lowered), (trips,), 1)
+        numbers = report.measure_program(compiled, target.chip, {})
+        result[side] = {
             "microbatches": round(trips, 2),
             "moved_gb": round(numbers["bytes"] / 1e9, 1),
             "products_tflop": round(numbers["operations"] / 1e12, 1),
@@ -103,18 +111,18 @@ def compile_updates(target_name: str) -> dict[str, Any]:
             "temporaries_gib": round(numbers["temporaries"] / GIB, 2),
             "copies_gb": round(sum(copy["bytes"] for copy in numbers["copies"]) / 1e9, 1),
         }
-        print(target_name, name, result[name], flush=True)
+        print(target_name, side, result[side], flush=True)
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", nargs="+", required=True)
+    parser.add_argument("--programs", nargs="+", default=["update", "score"])
     args = parser.parse_args()
-    results = json.loads(RESULT.read_text()) if RESULT.exists() else []
+    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for name in args.targets:
-        results = [result for result in results if result["target"] != name]
-        results.append(compile_updates(name))
+        results.setdefault(name, {}).update(compile_programs(name, args.programs))
         RESULT.write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -4,6 +4,7 @@ same.
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ from gigpo_jax.models.vision.images import (
     prepare_images,
     token_grid,
 )
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.update import response_logprobs, select_microbatch
 from gigpo_jax.rollout.environment import episode_settings
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
@@ -298,11 +301,32 @@ def talk_about(images: Sequence[np.ndarray], seed: int) -> list[Sample]:
     return samples
 
 
+def differentiate(config: ConfigDict, params: decoder.Params, samples: list[Sample]) -> Any:
+    """The gradient of a sum of log-probabilities and entropies, weighted by advantages."""
+    rng = np.random.default_rng(0)
+    (batch,) = make_minibatches(samples, steps=len(samples), row_length=144, rows=2, rng=rng)
+    forward = forward_function(config, VL, make_mesh())
+
+    @jax.jit
+    @jax.grad
+    def measure(params: decoder.Params, micro: StepBatch) -> jax.Array:
+        bound = functools.partial(forward, params, None)
+        logprob, entropy = response_logprobs(bound, micro, chunk=4096)
+        return jnp.sum(micro.weight * micro.advantage * (logprob + 0.1 * entropy))
+
+    gradients = [measure(params, select_microbatch(batch, m)) for m in range(batch.microbatches)]
+    return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *gradients)
+
+
 def test_a_conversation_about_pictures_is_one_segment_with_the_same_scores() -> None:
     other = IMAGES[0].copy()
     other[50, 3, 0] ^= 1
     talks = [talk_about(IMAGES, 0), talk_about(IMAGES[::-1], 1), talk_about([other, IMAGES[1]], 0)]
     samples = [sample for talk in talks for sample in talk]
+    samples = [
+        dataclasses.replace(sample, advantage=0.1 * (1 + number))
+        for number, sample in enumerate(samples)
+    ]
     assert [len(members) for members in join_continuations(samples)] == [3, 3, 3]
     # Equal tokens about another picture: the step that would continue the first talk stays apart.
     assert len(join_continuations([talks[0][0], talks[2][1]])) == 2
@@ -318,6 +342,12 @@ def test_a_conversation_about_pictures_is_one_segment_with_the_same_scores() -> 
             np.testing.assert_allclose(ours, separate, rtol=1e-6, atol=1e-6)
     # The pictures matter, so that a wrong place or position would be seen.
     assert abs(found.logprob[6] - found.logprob[0]).max() > 1e-4
+    gradient = differentiate(config, policy.params, samples)
+    separate = differentiate(config, policy.params, samples[::-1])
+    for ours, leaf in zip(*map(jax.tree.leaves, (gradient, separate)), strict=True):
+        np.testing.assert_allclose(ours, leaf, rtol=0, atol=1e-6 * max(np.abs(leaf).max(), 1.0))
+    tower = jax.tree.leaves(separate["vision"])
+    assert min(np.abs(leaf).max() for leaf in tower) > 1e-3
 
 
 def test_images_are_encoded_in_batches_of_one_size() -> None:

@@ -18,7 +18,7 @@ def saved_episodes(workdir: Path):
     ("algorithm", "choice"),
     [
         ("graph_values", "uniform"),
-        ("carl", "entropy"),
+        pytest.param("carl", "entropy", marks=pytest.mark.long),
         pytest.param("vineppo", "uniform", marks=pytest.mark.long),
     ],
 )

@@ -5,6 +5,7 @@ between.
 import asyncio
 import dataclasses
 import hashlib
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.agents import AGENTS
+from gigpo_jax.env_bridge.conversations import make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.models import decoder
@@ -46,6 +48,9 @@ SETTINGS = EpisodeSettings(
 )
 
 
+TEMPLATE = "{% for m in messages %}{{ '' if loop.first else '\n' }}{{ m['content'] }}{% endfor %}"
+
+
 def byte_tokenizer() -> Tokenizer:
     """One token a byte: the tokenizer of tiny models has no line ends."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -55,7 +60,7 @@ def byte_tokenizer() -> Tokenizer:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.decoder = decoders.ByteLevel()
     bpe.add_special_tokens(["<eos>"])
-    return Tokenizer(bpe, {"eos_token": "<eos>"}, "{{ messages[0]['content'] }}")
+    return Tokenizer(bpe, {"eos_token": "<eos>"}, TEMPLATE)
 
 
 TOKENIZER = byte_tokenizer()
@@ -167,6 +172,36 @@ def test_a_task_is_tried_until_it_is_done_and_prompts_show_every_note() -> None:
                 assert trial.reflection.endswith(" first.")
                 notes.append(trial.reflection)
     assert not asked, "nothing else was asked"
+
+
+def test_trials_are_conversations_whose_system_messages_have_the_notes() -> None:
+    template = make_conversation(SETTINGS.template)
+    engine = Talker()
+    settings = dataclasses.replace(SETTINGS, template=template, prompt_tokens=9000)
+    groups = by_group(play(engine, settings=settings))
+    assert max(map(len, groups.values())) == 4
+    for trials in groups.values():
+        notes: list[str] = []
+        for trial in trials:
+            first, *others = trial.turns
+            note_lines = [
+                line for line in first.prompt.splitlines() if line.startswith("Your note")
+            ]
+            expected = [
+                f"Your note after trial {number}, which failed: {note}"
+                for number, note in enumerate(notes, 1)
+            ]
+            assert note_lines == expected
+            for turn, later in itertools.pairwise(trial.turns):
+                assert later.continues(turn)
+            for number, turn in enumerate(others, 1):
+                # The new message alone.
+                assert turn.prompt.startswith(f"Observation {number}: {turn.observation}")
+            notes.append(trial.reflection)
+    # A note is asked for in a prompt of its own, which shows what was done.
+    asked = [prompt for prompt, _ in engine.requests if "note to yourself" in prompt]
+    assert len(asked) == sum(len(trials) - 1 for trials in groups.values())
+    assert all("Action 4: " in prompt for prompt in asked)
 
 
 def test_trials_do_not_depend_on_batching() -> None:
