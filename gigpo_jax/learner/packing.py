@@ -84,7 +84,7 @@ def deal_segments(
 def deal_groups(
     groups: Sequence[Sequence[np.ndarray]], minibatches: int, rng: np.random.Generator | None
 ) -> list[list[np.ndarray]]:
-    """Shuffles task groups and deals them into minibatches of nearly equal numbers of steps.
+    """Deals task groups into minibatches of nearly equal size.
 
     The largest group comes first, and each goes to the minibatch with the fewest steps. From a
     group with more steps than a minibatch, pieces as large as a minibatch are cut off first.
@@ -117,7 +117,7 @@ def deal_groups(
 
 
 def _shuffle(count: int, rng: np.random.Generator | None) -> list[int]:
-    """Numbers below `count` in random order; without a generator in order."""
+    """Numbers below `count`, shuffled if there is a generator."""
     return list(range(count)) if rng is None else rng.permutation(count).tolist()
 
 
