@@ -303,9 +303,6 @@ def _check_model(config: ConfigDict, trains: bool) -> None:
         require(
             not model.replay_routes, config, "model.replay_routes", reason, "use engine.name=jax"
         )
-    reason = "vLLM tells log-probabilities of single tokens alone"
-    fits = not config.engine.entropies or config.engine.name != "vllm"
-    require(fits, config, "engine.entropies", reason, "use engine.name=jax or jax_server")
     # An adapter is float32 whatever type the frozen model has.
     if trains and not model.lora.rank:
         require(
@@ -441,10 +438,6 @@ def _check_inflight(config: ConfigDict) -> None:
     reason = "no request runs during an update"
     fix = "use train.max_staleness of at least 1"
     require(config.train.max_staleness > 0, config, "train.inflight", reason, fix)
-    reason = "a request to vLLM keeps its adapter"
-    fix = "use False, or engine.name=jax_server"
-    has_adapters = config.engine.name == "vllm" and config.model.lora.rank > 0
-    require(not has_adapters, config, "train.inflight", reason, fix)
 
 
 def _check_servers(config: ConfigDict) -> None:

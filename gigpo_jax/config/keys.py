@@ -322,7 +322,7 @@ KEYS: dict[str, Key] = {
     "engine.entropies": Key(
         False,
         "whether responses have entropies of their tokens, which train.fork_choice=entropy and "
-        "env.resample_turns read in place of estimates; not with vllm",
+        "env.resample_turns read in place of estimates",
     ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
     # servers of engine.name=jax_server (docs/engine_server.md) and vllm

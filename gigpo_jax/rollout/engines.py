@@ -4,7 +4,7 @@ import functools
 import os
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,7 @@ def _make_remote_engine(
     try:
         from gigpo_jax.engines.jax_server.client import KEY, JaxServer, jax_request
         from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
+        from gigpo_jax.engines.remote.server import Server
         from gigpo_jax.engines.vllm.server import VllmServer
     except ModuleNotFoundError as err:  # aiohttp is an optional dependency
         raise InputError(
@@ -147,12 +148,12 @@ def _make_remote_engine(
     store = WeightStore(servers.weights_dir)
     pieces = None if servers.weights_dir else store.folder
     device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
-    jax_server = functools.partial(
-        JaxServer, folder=pieces, device=device, keeps_entropies=servers.entropies
-    )
+    server: Callable[..., Server] = VllmServer
+    if not is_vllm:
+        server = functools.partial(JaxServer, folder=pieces, device=device)
     try:
         settings = RemoteSettings(
-            server=VllmServer if is_vllm else jax_server,
+            server=functools.partial(server, keeps_entropies=servers.entropies),
             make_request=generate_request if is_vllm else jax_request,
             urls=urls,
             processes=() if urls else _plan_processes(config, store.folder, folder, key),

@@ -163,7 +163,7 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         reason = choice["finish_reason"]
         logprobs = [float(entry["logprob"]) for entry in content]
         has_equal_ids = [entry["token_id"] for entry in content] == list(tokens)
-        # Of `gigpo engine` alone, with engine.entropies.
+        # With engine.entropies; see `add_entropies` for vLLM.
         entropies = [float(value) for value in choice.get("entropies", ())]
         versions = [parse_version(run, str(span["version"])) for span in spans]
         starts = [int(span["start"]) for span in spans]
@@ -199,6 +199,29 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         versions=token_versions if is_mixed else None,
         entropies=np.asarray(entropies, np.float32) if entropies else None,
     )
+
+
+def add_entropies(answer: Any) -> None:
+    """Puts the entropies of a vLLM server's answer where `read_generated` finds them.
+
+    `engines.vllm.worker.entropies` says where they are.
+
+    Raises:
+      ServerFault: The answer does not have them.
+    """
+    try:
+        for choice in answer["choices"]:
+            entropies = []
+            for entry in choice["logprobs"]["content"]:
+                token = entry["token_id"]
+                # The first entry is the token itself.
+                _, alternative = entry["top_logprobs"]
+                if alternative["token_id"] not in (token + 1, 0):
+                    raise ValueError("an alternative that is a token")
+                entropies.append(-float(alternative["logprob"]))
+            choice["entropies"] = entropies
+    except (KeyError, TypeError, ValueError) as err:
+        raise ServerFault(f"no entropies in the answer ({err!r})") from err
 
 
 def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:

@@ -9,11 +9,13 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.remote.protocol import (
     LOADING,
     ServerFault,
+    add_entropies,
     check_served,
     probe_request,
     read_probe,
 )
 from gigpo_jax.engines.remote.server import QUICK_S, PushedWeights, Server, summarise_answer
+from gigpo_jax.engines.vllm.worker.entropies import ALTERNATIVES
 
 KNOWN_RELEASE = "0.32."  # the weight update differs between releases
 MODE = "processed_logprobs"  # vLLM's default ignores the temperature
@@ -38,6 +40,15 @@ class VllmServer(Server):
     # Label of weights in flight until their probe is verified.
     _unverified_label: str | None = None
 
+    def __init__(self, *args: Any, keeps_entropies: bool = False) -> None:
+        """Stores the address; other arguments as for `Server`.
+
+        Args:
+          keeps_entropies: Whether responses have entropies.
+        """
+        super().__init__(*args)
+        self._keeps_entropies = keeps_entropies
+
     async def weights_label(self) -> str:
         """Implements `Server.weights_label`; weights that are not verified do not count."""
         label = await super().weights_label()
@@ -48,13 +59,18 @@ class VllmServer(Server):
 
         See `protocol` for request and answer.
         """
-        # A push may change the adapter during the request: its response has mixed weights then.
+        # A push may change the adapter during the request: its response has mixed weights then. In
+        # flight the name stays the same, and labels tell which token has which.
         adapter = self.adapter
         if adapter:
             body = body | {"model": adapter}
+        if self._keeps_entropies:
+            body = body | {"sampling_params": body["sampling_params"] | {"logprobs": ALTERNATIVES}}
         answer = await super().generate(body)
         if self.adapter != adapter:
             raise ServerFault("the adapter changed during the request")
+        if self._keeps_entropies:
+            add_entropies(answer)
         return answer
 
     async def check(
@@ -154,11 +170,22 @@ class VllmServer(Server):
 
         It returns their reports.
         """
+        if self._keeps_entropies:
+            # With every push, because a server that was restarted does not keep them.
+            for report in await self._call_workers("gigpo_keep_entropies"):
+                if report:
+                    raise ServerFault(f"gives no entropies: {report.get('error', report)}")
         method = "gigpo_load"
         arguments = {"name": weights.name, "checksum": weights.checksum}
+        is_replaced = False
         if weights.base:
             method = "gigpo_check_adapter"
             arguments["base"] = weights.base
+            # Running requests keep the name of their adapter. A server that was restarted has none.
+            is_replaced = weights.inflight and self.adapter in await self._loaded_adapters()
+        if is_replaced:
+            method = "gigpo_replace_adapter"
+            arguments["adapter"] = self.adapter
         reports = await self._call_workers(method, arguments, self._limits.push_s)
         for report in reports:
             # Every worker must have loaded this file, not only the one that answers requests.
@@ -166,7 +193,7 @@ class VllmServer(Server):
                 raise ServerFault(
                     f"did not load version {weights.label}: {report.get('error', report)}"
                 )
-        if weights.base:
+        if weights.base and not is_replaced:
             await self._use_adapter(weights.name, reports[-1]["folder"])
         return reports
 
@@ -181,15 +208,17 @@ class VllmServer(Server):
         self.adapter = f"{name}.{self._adapter_loads}"
         body = {"lora_name": self.adapter, "lora_path": folder}
         await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._limits.push_s)
+        for adapter in await self._loaded_adapters():
+            if adapter != self.adapter:
+                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
+
+    async def _loaded_adapters(self) -> list[str]:
         answer = await self.call("GET", "/v1/models")
         try:
             # Only adapters have a parent; the model itself has none.
-            names = [str(card["id"]) for card in answer["data"] if card.get("parent")]
+            return [str(card["id"]) for card in answer["data"] if card.get("parent")]
         except (TypeError, KeyError, AttributeError) as err:
             raise ServerFault(f"/v1/models: unexpected answer {summarise_answer(answer)}") from err
-        for adapter in names:
-            if adapter != self.adapter:
-                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
 
     async def _call_workers(
         self, method: str, arguments: dict[str, Any] | None = None, limit_s: float = QUICK_S

@@ -14,6 +14,7 @@ from gigpo_jax.core.png import encode_png
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.remote.protocol import (
     ServerFault,
+    add_entropies,
     check_expanded,
     generate_request,
     parse_version,
@@ -61,6 +62,31 @@ def test_a_good_answer_is_a_completion_with_its_version() -> None:
     assert response.entropies is None
     response = read_generated(changed(entropies=[0.5, 0.25, 0.0]), "ab12", 16)
     np.testing.assert_array_equal(response.entropies, np.float32([0.5, 0.25, 0.0]))
+
+
+def with_alternatives(*entropies: float, shift: int = 1) -> dict:
+    """As vLLM answers whose workers keep entropies."""
+    answer = copy.deepcopy(ANSWER)
+    for entry, entropy in zip(answer["choices"][0]["logprobs"]["content"], entropies, strict=True):
+        alternative = {"token_id": entry["token_id"] + shift, "logprob": -entropy}
+        entry["top_logprobs"] = [dict(entry), alternative]
+    return answer
+
+
+def test_entropies_of_vllm_are_those_of_an_alternative() -> None:
+    answer = with_alternatives(0.5, 0.25, 0.0)
+    # The last token of a vocabulary has the first one as alternative.
+    answer["choices"][0]["logprobs"]["content"][2]["top_logprobs"][1]["token_id"] = 0
+    add_entropies(answer)
+    response = read_generated(answer, "ab12", 16)
+    np.testing.assert_array_equal(response.entropies, np.float32([0.5, 0.25, 0.0]))
+
+
+@pytest.mark.parametrize("answer", [None, ANSWER, with_alternatives(0.5, 0.25, 0.0, shift=2)])
+def test_alternatives_that_are_tokens_are_no_entropies(answer: Any) -> None:
+    """Those of a server without the worker's part."""
+    with pytest.raises(ServerFault, match="no entropies"):
+        add_entropies(copy.deepcopy(answer))
 
 
 def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:

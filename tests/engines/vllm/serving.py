@@ -143,14 +143,25 @@ def learner_logprobs(
     response: np.ndarray,
     temperature: float,
 ) -> np.ndarray:
-    """What the learner gives the tokens of a response; padded to one length, so that one program
-    serves all.
+    """What the learner gives the tokens of a response."""
+    scores = learner_distributions(config, params, prompt, response, temperature)
+    return scores[np.arange(response.size), response]
+
+
+def learner_distributions(
+    config: decoder.DecoderConfig,
+    params: decoder.Params,
+    prompt: list[int],
+    response: np.ndarray,
+    temperature: float,
+) -> np.ndarray:
+    """Log-probabilities of all tokens at each place of a response; padded to one length, so that
+    one program serves all.
     """
     tokens = np.zeros((1, MAX_LENGTH), np.int32)
     tokens[0, : len(prompt) + response.size] = [*prompt, *response.tolist()]
     scores = _scores(config, params, tokens, temperature or 1.0)
-    rows = np.arange(len(prompt) - 1, len(prompt) + response.size - 1)
-    return np.asarray(scores)[rows, response]
+    return np.asarray(scores)[len(prompt) - 1 : len(prompt) + response.size - 1]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -51,6 +51,8 @@ class Answers:
         if name == "collective_rpc":
             name, self.arguments = "rpc", body["kwargs"]
             self.calls.append(body["method"])
+            if body["method"] == "gigpo_keep_entropies":
+                name = "keep"
         elif name == "update_weight_version":
             self.calls.append(f"label {body['new_version']}")
         else:
@@ -146,6 +148,48 @@ def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
     assert answers.bodies["load_lora_adapter"] == {"lora_name": "w.1", "lora_path": "/server/w"}
     assert answers.bodies["unload_lora_adapter"] == {"lora_name": "old"}
     assert answers.bodies["generate"]["model"] == "w.1"  # the probe is of the adapter
+
+
+def test_an_adapter_in_flight_is_replaced_under_its_name_unless_the_server_lost_it() -> None:
+    adapter = PushedWeights(**{**vars(ADAPTER), "inflight": True})
+    models = {"data": [{"id": "m"}, {"id": "w.1", "parent": "m"}]}
+    answers = Answers(rpc=STAGED)
+    methods = []
+
+    async def push_thrice(server: VllmServer) -> None:
+        for served in ({"data": []}, models, {"data": []}):
+            answers.says["models"] = served
+            await server.push(adapter)
+            methods.append((answers.arguments.get("adapter"), server.adapter))
+
+    talk(answers, push_thrice)
+    assert methods == [(None, "w.1"), ("w.1", "w.1"), (None, "w.2")]
+    assert [call for call in answers.calls if "adapter" in call] == [
+        *("gigpo_check_adapter", "load_lora_adapter", "gigpo_replace_adapter"),
+        *("gigpo_check_adapter", "load_lora_adapter"),
+    ]
+
+
+@pytest.mark.parametrize("refusal", [{}, {"error": "samples otherwise"}])
+def test_entropies_are_asked_of_the_workers_before_the_weights(refusal: dict[str, str]) -> None:
+    alternatives = [{"token_id": 4, "logprob": -1.0}, {"token_id": 5, "logprob": -0.5}]
+    content = [{"token_id": 4, "logprob": -1.0, "top_logprobs": alternatives}]
+    answer = {"choices": [{"logprobs": {"content": content}}]}
+    probe = Answers().says["generate"] | answer
+    answers = Answers(generate=probe, keep={"results": [refusal]})
+
+    async def work(server: VllmServer) -> Any:
+        server._keeps_entropies = True
+        await server.push(WEIGHTS)
+        return await server.generate({"sampling_params": {"logprobs": 0}})
+
+    if refusal:
+        with pytest.raises(ServerFault, match="no entropies: samples otherwise"):
+            talk(answers, work)
+        return
+    assert talk(answers, work)["choices"][0]["entropies"] == [0.5]
+    assert answers.calls[2] == "gigpo_keep_entropies"
+    assert answers.bodies["generate"] == {"sampling_params": {"logprobs": 2}}
 
 
 def test_a_response_counts_only_if_its_adapter_stayed_the_same() -> None:

@@ -20,6 +20,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.vllm.worker.adapters import AdapterSwitch
+from gigpo_jax.engines.vllm.worker.entropies import keep_entropies
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
 from gigpo_jax.models.vision.vision_config import DECODERS, VisionConfig, decoder_json, read_vision
@@ -56,6 +58,7 @@ class WeightLoader:
     model_config: Any
     vllm_config: Any
     _base = ""
+    _adapter_switch: AdapterSwitch | None = None
 
     def gigpo_describe(self) -> dict[str, Any]:
         """Returns the model, tokenizer and settings that the learner checks."""
@@ -133,7 +136,34 @@ class WeightLoader:
                 pass
         except (InputError, OSError) as err:
             return {"error": str(err)}
+        if self._adapter_switch is None:
+            self._adapter_switch = AdapterSwitch(self.model_runner.lora_manager)
         return _load_report(entries, checksum, start) | {"folder": str(folder)}
+
+    def gigpo_replace_adapter(
+        self, adapter: str, name: str, checksum: str, base: str
+    ) -> dict[str, Any]:
+        """Replaces the tensors of a loaded adapter, also for running requests.
+
+        Nothing may be computed meanwhile, and no keys and values of the old tensors may be left
+        (`/pause?mode=keep`).
+
+        Args:
+          adapter: Name that `/v1/load_lora_adapter` has loaded.
+          name, checksum, base: See `gigpo_check_adapter`, which the result is of.
+        """
+        report = self.gigpo_check_adapter(name, checksum, base)
+        if self._adapter_switch is not None and "error" not in report:
+            self._adapter_switch.replace(adapter, report["folder"])
+        return report
+
+    def gigpo_keep_entropies(self) -> dict[str, Any]:
+        """Makes the sampler return entropies; see `entropies`."""
+        try:
+            keep_entropies(self.model_runner)
+        except AttributeError as err:
+            return {"error": f"this vLLM samples otherwise ({err})"}
+        return {}
 
     def _reload_model(self, entries: dict[str, Entry], data: mmap.mmap) -> None:
         from vllm.config import set_current_vllm_config
