@@ -1,7 +1,7 @@
 """Log-probability and entropy of every response token under the policy, outside of updates.
 
-It costs one forward pass over the samples. Engines do not compute entropy: their programs are the
-same whether it is needed or not, and vLLM gives log-probabilities of sampled tokens alone.
+It costs one forward pass over the samples. Entropies of engines (`engine.entropies`) are of the
+weights that sampled, and exist only if a run asks for them.
 """
 
 import functools

@@ -1,5 +1,5 @@
-"""A real server of a Qwen2.5-VL model reads prompts with pictures as the learner does, before and
-after a push.
+"""A real server of a Qwen2.5-VL or Qwen3-VL model reads prompts with pictures as the learner does,
+before and after a push.
 """
 
 import asyncio
@@ -26,12 +26,13 @@ from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from tests.engines.vllm import serving
-from tests.models.shapes import VISION, VL, random_params
+from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image
 from tests.test_pictures import small_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
+MAX_PIXELS = 12544
 PADS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 # One image of a size that is read as it is and one that is not; both are in several prompts.
 IMAGES = [random_image(56, 84), random_image(90, 70)]
@@ -66,15 +67,20 @@ class Served:
         )
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=[VL, VL3], ids=["qwen2_5_vl", "qwen3_vl"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("pictures")
+    shape = request.param
     words = word_tokenizer([text for text, _ in TEXTS], PADS)
     start, image, end, _ = (words.token_id(token) for token in PADS)
     ids = {"start_token": start, "image_token": image, "end_token": end}
-    vision = replace(VISION, **ids, sections=(4, 6, 6), max_pixels=28 * 28 * 16)
+    vision = replace(shape.vision, **ids, sections=(4, 6, 6), max_pixels=MAX_PIXELS)
     # vLLM's attention on CPUs has no heads that are less than 32 wide.
-    config = replace(VL, vocab_size=words.vocab_size, hidden_size=128, head_dim=32, vision=vision)
+    config = replace(
+        shape, vocab_size=words.vocab_size, hidden_size=128, head_dim=32, vision=vision
+    )
     params = random_params(config)
     save_hf(folder / "model", config, params, tokenizer=words)
     process = serving.start(folder / "model", folder / "logs", folder / "weights")
@@ -135,5 +141,7 @@ def test_log_probabilities_with_pictures_are_the_learners_before_and_after_a_pus
 def test_a_server_that_reads_images_in_other_sizes_is_refused(served: Served) -> None:
     vision = served.config.vision
     assert vision is not None
-    with pytest.raises(InputError, match=r"its vision.max_pixels is 12544, the learner needs 3136"):
-        served.engine(replace(served.config, vision=replace(vision, max_pixels=3136)))
+    with pytest.raises(
+        InputError, match=rf"its vision.max_pixels is {MAX_PIXELS}, the learner needs 4096"
+    ):
+        served.engine(replace(served.config, vision=replace(vision, max_pixels=4096)))
