@@ -44,9 +44,14 @@ def test_alternatives_become_the_entropy_of_the_distribution(
         module.compute_topk_scores = score
         monkeypatch.setattr(NewSampler, "__module__", "sampler_module")
         monkeypatch.setitem(sys.modules, "sampler_module", module)
-    for _ in range(2):
-        keep_entropies(SimpleNamespace(sampler=sampler))
-    changed = sampler.gather_logprobs if kind is OldSampler else module.compute_topk_scores
+    owner, name = module, "compute_topk_scores"
+    if kind is OldSampler:
+        owner, name = sampler, "gather_logprobs"
+    keep_entropies(SimpleNamespace(sampler=sampler))
+    changed = getattr(owner, name)
+    # Every push asks for it.
+    keep_entropies(SimpleNamespace(sampler=sampler))
+    assert getattr(owner, name) is changed
     scores = torch.log(torch.tensor(PROBABILITIES))
     plain = score(scores, 1, token_ids=TOKENS)
     for mine, theirs in zip(changed(scores, 1, token_ids=TOKENS)[:2], plain[:2], strict=True):
