@@ -33,7 +33,7 @@ from tests.engines.vllm.serving import (
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
 
-REQUESTS = 320  # five times those that run together
+REQUESTS = 128  # of one version, twice those that run together
 TOKENS = 64
 LORA = LoraConfig(4, 8.0)
 SETTINGS = (
@@ -85,17 +85,18 @@ def test_running_requests_go_on_and_each_token_has_its_version_and_log_probabili
     prompt = words.encode_chat("you are in a room .")
 
     async def ask_during_pushes(engine: RemoteEngine) -> list[Completion]:
-        requests = [
-            asyncio.ensure_future(
-                engine.generate(prompt, SamplingParams(max_tokens=TOKENS, key=(7, index)))
-            )
-            for index in range(REQUESTS)
-        ]
-        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-        for version, params in enumerate(pushed[1:], 1):
-            await asyncio.to_thread(engine.update_weights, params, version)
-            # Requests that began with this version meet the next one.
-            await asyncio.sleep(0.2)
+        requests: list[asyncio.Future[Completion]] = []
+        for version, params in enumerate(pushed):
+            if version:
+                await asyncio.to_thread(engine.update_weights, params, version)
+            wave = []
+            for index in range(REQUESTS):
+                # Of several lengths: they do not end together.
+                settings = SamplingParams(max_tokens=TOKENS - index % 32, key=(version, index))
+                wave.append(asyncio.ensure_future(engine.generate(prompt, settings)))
+            requests += wave
+            # The others of the wave run or wait.
+            await asyncio.wait(wave, return_when=asyncio.FIRST_COMPLETED)
         return await asyncio.gather(*requests)
 
     weights = tmp_path / "weights"
@@ -110,14 +111,13 @@ def test_running_requests_go_on_and_each_token_has_its_version_and_log_probabili
         ) as engine:
             responses = asyncio.run(ask_during_pushes(engine))
             assert engine.retries == 0
-            # One that is no longer than needed, so that nothing compiles for it.
             others = [serving.ask(engine, [prompt], **chosen)[0] for chosen in SETTINGS]
             assert engine.last_push["probe_difference"] < 1e-4
     finally:
         process.stop()
     mixed = [response for response in responses if response.versions is not None]
     assert {response.version for response in responses} == {0, 1, 2}
-    assert any(response.version == 1 for response in mixed)
+    assert {response.version for response in mixed} == {0, 1}
     for response in [*mixed[:20], *mixed[-20:], responses[0], responses[-1]]:
         versions = token_versions(response)
         assert np.all(np.diff(versions) >= 0)
