@@ -33,7 +33,7 @@ from tests.engines.vllm.serving import (
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.usefixtures("compiled_once")]
 
-REQUESTS = 128  # of one version, twice those that run together
+REQUESTS = 80  # of one version; 64 run together
 TOKENS = 64
 LORA = LoraConfig(4, 8.0)
 SETTINGS = (
