@@ -202,9 +202,9 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
 
 
 def add_entropies(answer: Any) -> None:
-    """Puts the entropies of a vLLM server's answer where `read_generated` finds them.
+    """Moves the entropies of a vLLM server's answer.
 
-    `engines.vllm.worker.entropies` says where they are.
+    `read_generated` finds them afterwards; `engines.vllm.worker.entropies` says where they are.
 
     Raises:
       ServerFault: The answer does not have them.

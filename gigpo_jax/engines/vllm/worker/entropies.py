@@ -16,25 +16,28 @@ ALTERNATIVES = 2
 
 
 def keep_entropies(model_runner: Any) -> None:
-    """Makes the sampler of a model runner return entropies; may be called twice.
+    """Makes the sampler of a model runner return entropies.
+
+    It may be called twice.
 
     Raises:
       AttributeError: The sampler is of an unknown kind.
     """
-    sampler = model_runner.sampler
-    # The second generation of model runners computes log-probabilities by a function of its module.
-    owner, name = sys.modules[type(sampler).__module__], "compute_topk_scores"
-    if hasattr(sampler, "gather_logprobs"):
-        owner, name = sampler, "gather_logprobs"
+    owner = model_runner.sampler
+    name = "gather_logprobs"
+    if not hasattr(owner, name):
+        # The second generation of model runners: a function of the sampler's module.
+        owner = sys.modules[type(owner).__module__]
+        name = "compute_topk_scores"
     function = getattr(owner, name)
     if not hasattr(function, "keeps_entropies"):
         setattr(owner, name, _add_entropies(function))
 
 
 def _add_entropies(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function of scores [N, V] and a number of alternatives K.
+    """Wraps a sampler's function of scores.
 
-    The scores are logits or log-probabilities; the function returns the ids [N, 1 + K] of tokens
+    Its arguments are scores [N, V] and a number of alternatives K. The scores are logits or log-probabilities; the function returns the ids [N, 1 + K] of tokens
     and alternatives, their log-probabilities, and more.
     """
 

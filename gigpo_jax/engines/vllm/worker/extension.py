@@ -143,9 +143,9 @@ class WeightLoader:
     def gigpo_replace_adapter(
         self, adapter: str, name: str, checksum: str, base: str
     ) -> dict[str, Any]:
-        """Replaces the tensors of a loaded adapter, also for running requests.
+        """Replaces the tensors of a loaded adapter.
 
-        Nothing may be computed meanwhile, and no keys and values of the old tensors may be left
+        Running requests go on with the new ones. Nothing may be computed meanwhile, and no keys and values of the old tensors may be left
         (`/pause?mode=keep`).
 
         Args:
