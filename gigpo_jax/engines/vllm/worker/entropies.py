@@ -37,8 +37,8 @@ def keep_entropies(model_runner: Any) -> None:
 def _add_entropies(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a sampler's function of scores.
 
-    Its arguments are scores [N, V] and a number of alternatives K. The scores are logits or log-probabilities; the function returns the ids [N, 1 + K] of tokens
-    and alternatives, their log-probabilities, and more.
+    Its arguments are scores [N, V], logits or log-probabilities, and a number of alternatives K. It
+    returns the ids [N, 1 + K] of tokens and alternatives, their log-probabilities, and more.
     """
 
     def score_tokens(scores: Any, alternatives: int, *args: Any, **settings: Any) -> Any:

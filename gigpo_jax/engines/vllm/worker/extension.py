@@ -145,8 +145,8 @@ class WeightLoader:
     ) -> dict[str, Any]:
         """Replaces the tensors of a loaded adapter.
 
-        Running requests go on with the new ones. Nothing may be computed meanwhile, and no keys and values of the old tensors may be left
-        (`/pause?mode=keep`).
+        Running requests go on with the new ones. Nothing may be computed meanwhile, and no keys and
+        values of the old tensors may be left (`/pause?mode=keep`).
 
         Args:
           adapter: Name that `/v1/load_lora_adapter` has loaded.
