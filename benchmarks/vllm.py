@@ -13,6 +13,7 @@ of free memory. Writes benchmarks/results/vllm.json.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -115,6 +116,30 @@ def compare_speed(
     }
 
 
+def server_cpu_s() -> float:
+    """Returns the CPU seconds of this process's children and of theirs."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end meanwhile.
+        with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may contain spaces.
+            fields = path.read_text().rpartition(")")[2].split()
+            number = int(path.parent.name)
+            parents[number] = int(fields[1])
+            ticks[number] = int(fields[11]) + int(fields[12])
+
+    def is_descendant(number: int) -> bool:
+        while number in parents:
+            number = parents[number]
+            if number == os.getpid():
+                return True
+        return False
+
+    total = sum(ticks[number] for number in ticks if is_descendant(number))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures the start, the pushes and, if requested, the speed of one model."""
     config = read_config(TINY) if name == "tiny" else decoder.PUBLISHED[name]
@@ -155,20 +180,26 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
         }
         result["start_and_first_push_s"] = time.perf_counter() - start
         for version in range(1, args.pushes + 1):
+            cpu_s = time.process_time()
+            server_s = server_cpu_s()
             start = time.perf_counter()
             vllm.update_weights(params, version)
             push_s = time.perf_counter() - start
             push = {
                 "push_s": push_s,
+                "learner_cpu_s": time.process_time() - cpu_s,
+                "server_cpu_s": server_cpu_s() - server_s,
                 "load_s": vllm.last_push["seconds"],
                 "probe": vllm.last_push["probe_difference"],
             }
             result["pushes"].append(push)
             print(
-                f"{name}: push {push_s:.2f} s, of which check and load {push['load_s']:.2f} s",
+                f"{name}: push {push_s:.2f} s, of which check and load {push['load_s']:.2f} s; "
+                f"CPU {push['learner_cpu_s']:.2f} s here, {push['server_cpu_s']:.2f} s there",
                 flush=True,
             )
-        result["push_s"] = statistics.median(push["push_s"] for push in result["pushes"])
+        for key in ("push_s", "load_s", "learner_cpu_s", "server_cpu_s"):
+            result[key] = statistics.median(push[key] for push in result["pushes"])
         result["push_gb_per_s"] = result["bytes"] / 1e9 / result["push_s"]
         if name in args.speed:
             result["speed"] = compare_speed(config, params, vllm, args)

@@ -150,6 +150,9 @@ class Server:
     def end_session(self, session: tuple[int, int]) -> None:
         """Ends a session; here it does nothing."""
 
+    async def release(self) -> None:
+        """Ends what requests wait for, on a server that is dropped; here that is nothing."""
+
     async def check(
         self, expected: dict[str, Any], *, max_length: int, rank: int, base: str
     ) -> None:

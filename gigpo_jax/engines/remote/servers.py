@@ -202,6 +202,9 @@ class ServerPool:
         finally:
             async with self._changed:
                 self._changed.notify_all()
+        # After the others know: it may not answer.
+        if server.state == "lost":
+            await server.release()
 
     async def _recover(self, server: Server) -> None:
         """Recovers a server with the newest weights, or drops it.

@@ -1,6 +1,7 @@
 """Client of a vLLM server: its description, its requests and the steps of a push."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ class VllmServer(Server):
     _adapter_loads = 0
     # Label of weights in flight until their probe is verified.
     _unverified_label: str | None = None
+    _failed_probes = 0  # of weights in flight
+
+    def __init__(self, *args: Any) -> None:
+        """Stores the address; arguments as for `Server`."""
+        super().__init__(*args)
+        # Held while running requests go on with weights whose probe is not verified.
+        self._probing = asyncio.Lock()
 
     def __init__(self, *args: Any, keeps_entropies: bool = False) -> None:
         """Stores the address; other arguments as for `Server`.
@@ -55,6 +63,17 @@ class VllmServer(Server):
         return LOADING if label == self._unverified_label else label
 
     async def generate(self, body: dict[str, Any]) -> Any:
+        """Implements `Server.generate`; tokens of weights that fail their probe do not count."""
+        failed_probes = self._failed_probes
+        answer = await self._generate_unverified(body)
+        async with self._probing:
+            pass
+        # A later push may have given the same label.
+        if self._failed_probes != failed_probes:
+            raise ServerFault("weights failed their probe during the request")
+        return answer
+
+    async def _generate_unverified(self, body: dict[str, Any]) -> Any:
         """Requests one response from one adapter.
 
         See `protocol` for request and answer.
@@ -121,26 +140,42 @@ class VllmServer(Server):
         await self._set_label(LOADING)
         reports = await self._load_weights(weights)
         if weights.inflight:
-            # What running requests sample beside the probe counts.
-            self._unverified_label = weights.label
-            await self._set_label(weights.label)
-        # A paused server would not answer the probe. Other clients sample nothing that counts: the
-        # label is still LOADING, or the requests are ours.
-        await self.call("POST", "/resume")
-        try:
+            difference = await self._verify_in_flight(weights)
+        else:
+            # A paused server would not answer the probe. Other clients sample nothing that counts:
+            # the label is still LOADING.
+            await self.call("POST", "/resume")
             difference = await self._compare_probe(weights)
-        except ServerFault:
-            if weights.inflight:
-                await self._set_label(LOADING)
-            raise
         # Last, so that this label stays only on servers that passed everything.
         await self._set_label(weights.label)
-        self._unverified_label = None
         return {
             "bytes": float(reports[0]["bytes"]),
             "seconds": max(float(report["seconds"]) for report in reports),
             "probe_difference": difference,
         }
+
+    async def _verify_in_flight(self, weights: PushedWeights) -> float:
+        """Lets running requests go on under the new label, and compares the probe meanwhile.
+
+        Returns and raises what `_compare_probe` does.
+        """
+        async with self._probing:
+            self._unverified_label = weights.label
+            try:
+                await self._set_label(weights.label)
+                await self.call("POST", "/resume")
+                difference = await self._compare_probe(weights)
+            except (ServerFault, InputError):
+                self._failed_probes += 1
+                await self._set_label(LOADING)
+                raise
+            self._unverified_label = None
+            return difference
+
+    async def release(self) -> None:
+        """Implements `Server.release`: a push that failed may have left the server paused."""
+        with contextlib.suppress(ServerFault, InputError):
+            await self.call("POST", "/resume")
 
     async def _set_label(self, label: str) -> None:
         await self.call("POST", "/update_weight_version", {"new_version": label})
@@ -151,7 +186,7 @@ class VllmServer(Server):
         Raises:
           ServerFault: It is too large.
         """
-        answer = await self.generate(probe_request(weights.probe))
+        answer = await self._generate_unverified(probe_request(weights.probe))
         logprobs = read_probe(answer, weights.probe)
         # In a thread: the learner may not have computed them yet.
         expected = await asyncio.to_thread(np.asarray, weights.expected)

@@ -31,6 +31,7 @@ class Scripted(Server):
     def __init__(self, url: str = "http://a:1", *, up: bool = True, refuses: bool = False):
         super().__init__(url, None, LIMITS)  # type: ignore[arg-type]
         self.up, self.refuses, self.has, self.pushes = up, refuses, "", 0
+        self.released = False
 
     async def check_health(self) -> None:
         if not self.up:
@@ -46,6 +47,9 @@ class Scripted(Server):
             raise ServerFault("will not")
         self.has = weights.label
         return {}
+
+    async def release(self) -> None:
+        self.released = True
 
 
 @dataclass
@@ -211,6 +215,8 @@ def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
         server = Scripted(refuses=True)
         with pytest.raises(EngineLost, match=r"is left: http://a:1: will not$"):
             await asyncio.wait_for(pool(server).push(wanted("r:1")), 60)
+        # Requests of before may wait there for weights that do not come.
+        assert server.released
         return server.pushes
 
     assert asyncio.run(scenario()) == remote_servers.PUSHES

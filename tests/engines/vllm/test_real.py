@@ -495,7 +495,6 @@ def test_damaged_bytes_are_not_loaded(
         with pytest.raises(EngineLost, match=r"checksum .*, the learner wrote"):
             vllm.update_weights(shaken(served.params, 5), 1)
         assert call(served.url, "/weight_info")["weight_version"] == "loading"
-        call(served.url, "/resume", {})
         for (tokens, logprobs), (old_tokens, old_logprobs) in zip(
             raw_greedy(served.url, prompts[:2]), before
         ):

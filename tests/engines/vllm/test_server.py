@@ -1,6 +1,7 @@
 """One server over HTTP: the steps of a push in their order, and what every kind of answer means."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -109,13 +110,68 @@ def test_a_push_in_flight_names_its_weights_before_running_requests_go_on() -> N
     assert answers.calls == [*RUNNING, "label ab12:7"]
 
 
-@pytest.mark.parametrize("logprob", [-1.4, None])
-def test_a_push_in_flight_that_fails_leaves_no_label_of_ours(logprob: float | None) -> None:
-    rows = [None, {"7": {"logprob": logprob}}, {"4": {"logprob": -0.25}}]
-    answers = Answers(generate={"prompt_logprobs": rows})
-    with pytest.raises(ServerFault, match="probe"):
+WRONG = {"prompt_logprobs": [None, {"7": {"logprob": -1.4}}, {"4": {"logprob": -0.25}}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (WRONG, ServerFault, "probe"),
+        ({"prompt_logprobs": [None, {"7": {"logprob": None}}]}, ServerFault, "probe"),
+        (web.json_response({"error": {"message": "no"}}, status=400), InputError, "refuses"),
+    ],
+    ids=["other numbers", "no numbers", "refused"],
+)
+def test_a_push_in_flight_that_fails_leaves_no_label_of_ours(
+    answer: Any, kind: type, says: str
+) -> None:
+    answers = Answers(generate=answer)
+    with pytest.raises(kind, match=says):
         push(answers, INFLIGHT)
     assert answers.calls == [*RUNNING, "label loading"]
+
+
+class LateScores:
+    """The learner's scores of the probe, which are there after `ready` is set."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        assert self.ready.wait(60)
+        return WEIGHTS.expected
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["right weights", "wrong weights"])
+def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(fails: bool) -> None:
+    answers = Answers(**({"generate": WRONG} if fails else {}))
+    scores = LateScores()
+    weights = PushedWeights(**{**vars(INFLIGHT), "expected": scores})
+
+    async def work(server: VllmServer) -> tuple[bool, list[Any]]:
+        push = asyncio.ensure_future(server.push(weights))
+        while "generate" not in answers.calls:
+            await asyncio.sleep(0.01)
+        request = asyncio.ensure_future(server.generate({}))
+        while answers.calls.count("generate") < 2:
+            await asyncio.sleep(0.01)
+        is_early = (await asyncio.wait([request], timeout=0.2))[0]
+        scores.ready.set()
+        return bool(is_early), await asyncio.gather(push, request, return_exceptions=True)
+
+    is_early, (_, response) = talk(answers, work)
+    assert not is_early
+    if fails:
+        assert "weights failed their probe" in str(response)
+    else:
+        assert response == answers.says["generate"]
+
+
+@pytest.mark.parametrize("answer", [{}, web.Response(status=500), web.Response(status=401)])
+def test_a_dropped_server_does_not_stay_paused(answer: Any) -> None:
+    answers = Answers(resume=answer)
+    talk(answers, lambda server: server.release())
+    assert answers.calls == ["resume"]
 
 
 def test_a_server_has_no_weights_in_flight_before_their_probe() -> None:
