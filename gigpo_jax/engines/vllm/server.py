@@ -42,12 +42,6 @@ class VllmServer(Server):
     _unverified_label: str | None = None
     _failed_probes = 0  # of weights in flight
 
-    def __init__(self, *args: Any) -> None:
-        """Stores the address; arguments as for `Server`."""
-        super().__init__(*args)
-        # Held while running requests go on with weights whose probe is not verified.
-        self._probing = asyncio.Lock()
-
     def __init__(self, *args: Any, keeps_entropies: bool = False) -> None:
         """Stores the address; other arguments as for `Server`.
 
@@ -56,6 +50,8 @@ class VllmServer(Server):
         """
         super().__init__(*args)
         self._keeps_entropies = keeps_entropies
+        # Held while running requests go on with weights whose probe is not verified.
+        self._probing = asyncio.Lock()
 
     async def weights_label(self) -> str:
         """Implements `Server.weights_label`; weights that are not verified do not count."""
