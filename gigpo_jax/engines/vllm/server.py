@@ -59,7 +59,10 @@ class VllmServer(Server):
         return LOADING if label == self._unverified_label else label
 
     async def generate(self, body: dict[str, Any]) -> Any:
-        """Implements `Server.generate`; tokens of weights that fail their probe do not count."""
+        """Implements `Server.generate`.
+
+        Tokens of weights that fail their probe do not count.
+        """
         failed_probes = self._failed_probes
         answer = await self._generate_unverified(body)
         async with self._probing:
@@ -151,9 +154,9 @@ class VllmServer(Server):
         }
 
     async def _verify_in_flight(self, weights: PushedWeights) -> float:
-        """Lets running requests go on under the new label, and compares the probe meanwhile.
+        """Compares the probe while running requests go on.
 
-        Returns and raises what `_compare_probe` does.
+        They have the new label. Result and errors are those of `_compare_probe`.
         """
         async with self._probing:
             self._unverified_label = weights.label
@@ -169,7 +172,7 @@ class VllmServer(Server):
             return difference
 
     async def release(self) -> None:
-        """Implements `Server.release`: a push that failed may have left the server paused."""
+        """Implements `Server.release`; a failed push leaves a pause."""
         with contextlib.suppress(ServerFault, InputError):
             await self.call("POST", "/resume")
 
