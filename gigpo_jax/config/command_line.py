@@ -122,7 +122,10 @@ def _imports_beside(path: Path) -> Iterator[None]:
 def _split_override(word: str) -> tuple[str, str]:
     key, equals, text = word.removeprefix(PREFIX).partition("=")
     if not word.startswith(PREFIX) or not equals:
-        near = nearest_names(word.partition("=")[0], FLAGS)
+        flag = word.partition("=")[0]
+        if flag in FLAGS:
+            raise InputError("no flag of this command", key=repr(flag), fix="leave it out")
+        near = nearest_names(flag, FLAGS)
         hint = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
         raise InputError("no such flag", key=repr(word), fix=hint)
     return key, text

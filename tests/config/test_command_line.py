@@ -62,6 +62,13 @@ def test_what_cannot_be_a_value_is_refused(word: str, message: str) -> None:
     assert str(error.value).startswith(message)
 
 
+def test_a_flag_of_another_command_is_named_as_such() -> None:
+    with pytest.raises(InputError, match="'--push': no flag of this command; leave it out"):
+        load_config("configs/quickstart.py", ["--push=me/mine"])
+    with pytest.raises(InputError, match="'--psh=me/mine': no such flag; nearest: --push"):
+        load_config("configs/quickstart.py", ["--psh=me/mine"])
+
+
 def test_the_environment_of_the_command_line_decides_which_options_there_are() -> None:
     name = "tests.env_bridge.failing:FAILING"
     config = loaded(
