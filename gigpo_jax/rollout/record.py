@@ -17,6 +17,7 @@ import numpy as np
 from gigpo_jax.core.errors import InputError, storage_errors
 from gigpo_jax.core.files import replace_file
 from gigpo_jax.core.png import encode_png, png_size
+from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
@@ -83,7 +84,8 @@ class SavedStep:
         is their total.
       anchor_group: Number of the anchor group in the file.
       anchor_group_size: Number of steps in the anchor group.
-      pictures: Images of the prompt as the model read them, PNG files.
+      pictures: Images of `prompt` as the model read them, PNG files; in a conversation those of the
+        new message.
       versions: Version of the weights that sampled each token; None: all are `version`.
     """
 
@@ -320,13 +322,15 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
       png_files: PNG files by the digest of an image, encoded once; new ones are added.
     """
     images = () if turn.images is None else turn.images.images
+    # The last ones: `prompt` has no marks of images of earlier messages of a conversation.
+    first_image = len(images) - turn.prompt.count(IMAGE)
     return SavedStep(
         **{name: getattr(turn, name) for name in _TURN_FIELDS},
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
         logprobs=_round_tokens(turn.logprobs),
         versions=None if turn.versions is None else tuple(turn.versions.tolist()),
-        pictures=tuple(_encode_picture(image, png_files) for image in images),
+        pictures=tuple(_encode_picture(image, png_files) for image in images[first_image:]),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError, StorageError
 from gigpo_jax.core.png import encode_png
-from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
@@ -160,10 +160,10 @@ def test_a_file_of_an_older_version_is_read(
 
 
 def with_pictures() -> tuple[Rollouts, list[np.ndarray]]:
-    """An episode of three steps: one image, two, and the first again."""
+    """An episode of three steps: one image, two, and a new one in a conversation."""
     images = [random_image(56, 84), random_image(84, 56)]
     turns = []
-    for prompt_pictures in (images[:1], images, images[:1]):
+    for prompt_pictures, new_pictures in ((images[:1], 1), (images, 2), (images, 1)):
         text = expand_image_tokens(
             VISION,
             [1, *[VISION.image_token] * len(prompt_pictures)],
@@ -172,7 +172,8 @@ def with_pictures() -> tuple[Rollouts, list[np.ndarray]]:
         copies = [
             image.copy() for image in prompt_pictures
         ]  # as from the processes of environments
-        turns.append(replace(turn(0.0), images=prepare_images(VISION, text, copies)))
+        shown = prepare_images(VISION, text, copies)
+        turns.append(replace(turn(0.0), prompt=IMAGE * new_pictures, images=shown))
     three = np.zeros(3, np.float32)
     credit = StepCredit(three, three, three, np.arange(3))
     episode = Trajectory(Task("a", "", ""), 0, 0, turns)
@@ -187,7 +188,7 @@ def test_pictures_are_png_files_that_are_stored_once(tmp_path: pathlib.Path) -> 
     assert [step.pictures for step in rollouts.episodes[0].steps] == [
         (first,),
         (first, second),
-        (first,),
+        (second,),
     ]
     write_rollouts(path, rollouts)
     assert read_rollouts(path) == rollouts
