@@ -23,7 +23,7 @@ addresses and waits. Ends all of them when one ends, on Ctrl-C and on SIGTERM.
   --gpu-memory-fraction X
                       of a GPU (default 0.85)
   --cache-gib N       KV cache on the CPU, GiB (default 4)
-  --python FILE       interpreter of the environment that has vLLM 0.32 (default .venv-vllm/bin/python)
+  --python FILE       interpreter of the environment that has vLLM 0.32 or 0.33 (default .venv-vllm/bin/python)
   --dry-run           print what would run and exit
   --help              this text
 
@@ -76,7 +76,7 @@ if [ $dry_run = no ]; then
   [ -n "${VLLM_API_KEY:-}" ] ||
     fail "VLLM_API_KEY: not set; export a random one here and for the learner, such as \$(openssl rand -hex 24)"
   [ -f "$model/config.json" ] || fail "--model $model: no config.json there; a Hugging Face folder is needed"
-  [ -x "$python" ] || fail "--python $python: not there; make vllm-venv (CPU), or python -m venv .venv-vllm && .venv-vllm/bin/pip install vllm==0.32.0"
+  [ -x "$python" ] || fail "--python $python: not there; make vllm-venv (CPU), or python -m venv .venv-vllm && .venv-vllm/bin/pip install 'vllm>=0.32,<0.34'"
   mkdir -p "$weights_dir"
 fi
 

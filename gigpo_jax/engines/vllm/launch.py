@@ -17,7 +17,7 @@ from gigpo_jax.engines.vllm.worker.extension import WEIGHTS_DIR
 
 ROOT = pathlib.Path(__file__).parents[3]  # the folder that contains gigpo_jax
 WORKER = "gigpo_jax.engines.vllm.worker"
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM 0.32 accepts for --max-lora-rank
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM accepts for --max-lora-rank
 STOP_LIMIT_S = 30.0
 GIB = 2**30
 # Memory of a server's processes beside weights and cache, CPU build (docs/scaling.md).
@@ -132,7 +132,7 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
             key="config.engine.vllm.python",
             value=repr(str(plan.python)),
             fix="for CPUs: make vllm-venv; on a GPU node: python -m venv .venv-vllm && "
-            ".venv-vllm/bin/pip install vllm==0.32.0",
+            ".venv-vllm/bin/pip install 'vllm>=0.32,<0.34'",
         )
     installed = any(environment.glob("lib/python*/site-packages/vllm/__init__.py"))
     # Only in a virtual environment is the place known where vLLM must be.

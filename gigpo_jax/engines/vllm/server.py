@@ -18,7 +18,8 @@ from gigpo_jax.engines.remote.protocol import (
 from gigpo_jax.engines.remote.server import QUICK_S, PushedWeights, Server, summarise_answer
 from gigpo_jax.engines.vllm.worker.entropies import ALTERNATIVES
 
-KNOWN_RELEASE = "0.32."  # the weight update differs between releases
+# The weight update differs between releases, and earlier ones do not label tokens.
+RELEASES = ("0.32", "0.33")
 MODE = "processed_logprobs"  # vLLM's default ignores the temperature
 FIXES = {
     "dtype": "make --dtype and engine.dtype the same",
@@ -107,9 +108,9 @@ class VllmServer(Server):
         """
         answer = await self.call("GET", "/version")
         release = answer.get("version") if isinstance(answer, dict) else None
-        if not str(release).startswith(KNOWN_RELEASE):
+        if ".".join(str(release).split(".")[:2]) not in RELEASES:
             raise InputError(
-                f"not vLLM {KNOWN_RELEASE}x (/version says {summarise_answer(answer)})",
+                f"not vLLM {' or '.join(RELEASES)} (/version says {summarise_answer(answer)})",
                 key=self.url,
                 fix=self.fix,
             )

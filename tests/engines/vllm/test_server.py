@@ -346,20 +346,19 @@ def test_every_answer_that_is_none_is_one_of_two_errors(answer: Any, kind: type,
 
 
 def test_a_server_without_the_extension_or_of_another_kind_is_refused() -> None:
-    version = {"version": "0.32.0"}
-    described = talk(
-        Answers(version=version, rpc={"results": [{"dtype": "float32"}]}), lambda s: s.describe()
-    )
-    assert described == {"dtype": "float32"}
+    for text in ("0.32.0", "0.33.1rc1+cpu"):
+        version = {"version": text}
+        answers = Answers(version=version, rpc={"results": [{"dtype": "float32"}]})
+        assert talk(answers, lambda s: s.describe()) == {"dtype": "float32"}
     with pytest.raises(InputError, match="worker extension is missing"):
         talk(Answers(version=version, rpc=web.Response(status=500)), lambda s: s.describe())
     for other in (
         [],
         {"version": 3},
         {},
-        *({"version": text} for text in ("0.31.9", "0.320.0", "1.0")),
+        *({"version": text} for text in ("0.31.9", "0.320.0", "0.3", "1.0")),
     ):
-        with pytest.raises(InputError, match=r"not vLLM 0\.32\.x .* launch/vllm_sidecar\.sh"):
+        with pytest.raises(InputError, match=r"not vLLM 0\.32 or 0\.33 .* launch/vllm_sidecar\.sh"):
             talk(Answers(version=other), lambda s: s.describe())
 
 
