@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gigpo_jax.run.records import read_records
-from gigpo_jax.tools.compare.runs import read_run
+from gigpo_jax.tools.compare.runs import Run, read_run
 from gigpo_jax.tools.compare.statistics import (
     MeanEstimate,
     correct_p_values,
@@ -20,6 +20,7 @@ from gigpo_jax.tools.compare.statistics import (
 )
 
 RESULTS = Path(__file__).parent / "results/methods"
+SEEDS = (0, 1, 2)
 BASES = {
     "lake": {"gigpo": "vineppo carl regret earlier resample steps opd", "opd": "opd_f2b opd_b2f"},
     "house": {"grpo": "ema_grpo", "gigpo": "slea"},
@@ -27,20 +28,20 @@ BASES = {
 }
 
 
-def read_arm(environment: str, arm: str) -> tuple[dict[int, np.ndarray], list[float]]:
-    """Reads the finished runs of an arm.
-
-    Returns:
-      Outcomes of the last evaluation, seed -> [G] f64, and the tokens of each run.
-    """
-    outcomes = {}
-    tokens = []
+def read_arm(environment: str, arm: str) -> dict[int, tuple[Run, float]]:
+    """Reads the finished runs of an arm: seed -> the run and the tokens that it generated."""
+    runs = {}
     for folder in sorted(RESULTS.glob(f"{environment}_{arm}_seed[0-9]")):
         run = read_run(folder)
-        outcomes[run.seed] = run.won[-1]
         _, records = read_records(folder)
-        tokens.append(sum(record.get("rollout/generated_tokens", 0.0) for record in records))
-    return outcomes, tokens
+        tokens = sum(record.get("rollout/generated_tokens", 0.0) for record in records)
+        runs[run.seed] = (run, tokens)
+    return runs
+
+
+def read_outcomes(runs: dict[int, tuple[Run, float]], seeds: list[int]) -> np.ndarray:
+    """Outcomes of the last evaluation, [seeds, G] f64."""
+    return np.stack([runs[seed][0].won[-1] for seed in seeds])
 
 
 def show_estimate(estimate: MeanEstimate, sign: str = "") -> str:
@@ -49,29 +50,49 @@ def show_estimate(estimate: MeanEstimate, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
+def list_arms(environment: str) -> dict[str, str | None]:
+    """The arms of an environment, and what each is compared with."""
+    arms: dict[str, str | None] = {}
+    for base, names in BASES[environment].items():
+        # A base may be an arm that has a base itself.
+        arms.setdefault(base, None)
+        arms |= dict.fromkeys(names.split(), base)
+    return arms
+
+
 def main() -> None:
-    """Prints the table, with as many seeds as an arm and its base have."""
+    """Prints the table, with the seeds that all arms of an environment have."""
     rows: list[list[str]] = []
-    p_values = []
-    for environment, bases in BASES.items():
-        for base, names in bases.items():
-            base_outcomes, _ = read_arm(environment, base)
-            arms = names.split() if base == "opd" else [base, *names.split()]
-            for arm in arms:
-                outcomes, tokens = read_arm(environment, arm)
-                if not outcomes:
-                    continue
-                success = estimate_mean(np.stack([*outcomes.values()]))
-                by_seed = ", ".join(f"{100 * won.mean():.1f}" for won in outcomes.values())
-                row = [environment, arm, f"{np.mean(tokens) / 1000:.0f}", show_estimate(success)]
-                seeds = sorted(outcomes.keys() & base_outcomes.keys())
-                if arm != base and seeds:
-                    differences = np.stack([outcomes[s] - base_outcomes[s] for s in seeds])
-                    row.append(f"{show_estimate(estimate_mean(differences), '+')}")
-                    p_values.append((len(rows), estimate_p_value(differences)))
-                rows.append([*row, *[""] * (5 - len(row)), "", by_seed])
-    corrected = correct_p_values(np.array([p for _, p in p_values]))
-    for (number, _), p_value in zip(p_values, corrected, strict=True):
+    p_values: list[float] = []
+    rows_of_p_values = []
+    for environment in BASES:
+        arms = list_arms(environment)
+        runs = {arm: read_arm(environment, arm) for arm in arms}
+        seeds = sorted(set.intersection(*(set(found) for found in runs.values())))
+        missing = [
+            f"{arm} {seed}" for arm, found in runs.items() for seed in SEEDS if seed not in found
+        ]
+        if missing:
+            print(f"{environment}: not finished: {', '.join(missing)}")
+        if not seeds:
+            continue
+        panels = {(run.panel, run.tasks) for found in runs.values() for run, _ in found.values()}
+        assert len(panels) == 1, f"{environment}: runs have different panels"
+        for arm, base in arms.items():
+            outcomes = read_outcomes(runs[arm], seeds)
+            tokens = np.mean([runs[arm][seed][1] for seed in seeds])
+            row = [environment, arm, f"{tokens / 1000:.0f}", show_estimate(estimate_mean(outcomes))]
+            if base:
+                differences = outcomes - read_outcomes(runs[base], seeds)
+                row.append(show_estimate(estimate_mean(differences), "+"))
+                p_values.append(estimate_p_value(differences))
+                rows_of_p_values.append(len(rows))
+            by_seed = ", ".join(f"{100 * won.mean():.1f}" for won in outcomes)
+            rows.append([*row, *[""] * (5 - len(row)), "", by_seed])
+    # All planned differences are one family, those without runs too.
+    planned = sum(base is not None for name in BASES for base in list_arms(name).values())
+    padded = np.array(p_values + [1.0] * (planned - len(p_values)))
+    for number, p_value in zip(rows_of_p_values, correct_p_values(padded), strict=False):
         rows[number][5] = f"{p_value:.2g}"
     print("| environment | arm | tokens | success (95%) | less base | p, Holm | by seed |")
     print("|---|---|---|---|---|---|---|")

@@ -148,7 +148,7 @@ def _make_remote_engine(
     store = WeightStore(servers.weights_dir)
     pieces = None if servers.weights_dir else store.folder
     device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
-    server: Callable[..., Server] = VllmServer
+    server: Callable[..., Server] = functools.partial(VllmServer, inflight=config.train.inflight)
     if not is_vllm:
         server = functools.partial(JaxServer, folder=pieces, device=device)
     try:

@@ -26,6 +26,7 @@ from gigpo_jax.engines.base import Completion, EngineLost, OnTokens, SamplingPar
 from gigpo_jax.engines.remote.probe import make_probe_scorer
 from gigpo_jax.engines.remote.protocol import (
     Limits,
+    ResponseDiscarded,
     ServerFault,
     check_expanded,
     read_generated,
@@ -343,7 +344,8 @@ class RemoteEngine:
                 self.retries += 1
                 # An InputError passes instead: the request is wrong, and other servers would refuse
                 # it too.
-                self._pool.report(server, str(err))
+                if not isinstance(err, ResponseDiscarded):
+                    self._pool.report(server, str(err))
                 # The first repetition goes at once, most likely to another server.
                 await asyncio.sleep(0.1 * attempt)
             else:

@@ -29,6 +29,10 @@ class ServerFault(RuntimeError):
     """
 
 
+class ResponseDiscarded(ServerFault):
+    """A response that does not count although its server works."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Time limits in seconds, and a number of restarts.

@@ -9,6 +9,7 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.remote.protocol import (
     LOADING,
+    ResponseDiscarded,
     ServerFault,
     add_entropies,
     check_served,
@@ -20,6 +21,7 @@ from gigpo_jax.engines.vllm.worker.entropies import ALTERNATIVES
 
 # The weight update differs between releases, and earlier ones do not label tokens.
 RELEASES = ("0.32", "0.33")
+RELEASES_INFLIGHT = ("0.32",)  # with 0.33 requests had to be repeated
 MODE = "processed_logprobs"  # vLLM's default ignores the temperature
 FIXES = {
     "dtype": "make --dtype and engine.dtype the same",
@@ -43,14 +45,19 @@ class VllmServer(Server):
     _unverified_label: str | None = None
     _failed_probes = 0  # of weights in flight
 
-    def __init__(self, *args: Any, keeps_entropies: bool = False) -> None:
+    def __init__(self, *args: Any, keeps_entropies: bool = False, inflight: bool = False) -> None:
         """Stores the address; other arguments as for `Server`.
 
         Args:
           keeps_entropies: Whether responses have entropies.
+          inflight: Whether pushes replace the weights of running requests.
         """
         super().__init__(*args)
         self._keeps_entropies = keeps_entropies
+        self._releases = RELEASES_INFLIGHT if inflight else RELEASES
+        self._inflight = inflight
+        # Of requests that the server has; `check` sets it.
+        self._places: contextlib.AbstractAsyncContextManager[Any] = contextlib.nullcontext()
         # Held while running requests go on with weights whose probe is not verified.
         self._probing = asyncio.Lock()
 
@@ -64,13 +71,14 @@ class VllmServer(Server):
 
         Tokens of weights that fail their probe do not count.
         """
-        failed_probes = self._failed_probes
-        answer = await self._generate_unverified(body)
+        async with self._places:
+            failed_probes = self._failed_probes
+            answer = await self._generate_unverified(body)
         async with self._probing:
             pass
         # A later push may have given the same label.
         if self._failed_probes != failed_probes:
-            raise ServerFault("weights failed their probe during the request")
+            raise ResponseDiscarded("weights failed their probe during the request")
         return answer
 
     async def _generate_unverified(self, body: dict[str, Any]) -> Any:
@@ -99,6 +107,10 @@ class VllmServer(Server):
         del base  # checked with every adapter
         description = await self.describe()
         check_description(self.url, description, expected, max_length=max_length, rank=rank)
+        if self._inflight:
+            # A probe behind a queue of requests would hold up the push until they have ended. So
+            # the rest waits here, and one place of the server is free for the probe.
+            self._places = asyncio.Semaphore(max(1, description["max_num_seqs"] - 1))
 
     async def describe(self) -> dict[str, Any]:
         """Checks the release and returns the first worker's description.
@@ -108,9 +120,11 @@ class VllmServer(Server):
         """
         answer = await self.call("GET", "/version")
         release = answer.get("version") if isinstance(answer, dict) else None
-        if ".".join(str(release).split(".")[:2]) not in RELEASES:
+        if ".".join(str(release).split(".")[:2]) not in self._releases:
+            flight = " for train.inflight" if self._inflight else ""
+            releases = " or ".join(self._releases)
             raise InputError(
-                f"not vLLM {' or '.join(RELEASES)} (/version says {summarise_answer(answer)})",
+                f"not vLLM {releases}{flight} (/version says {summarise_answer(answer)})",
                 key=self.url,
                 fix=self.fix,
             )
@@ -146,8 +160,8 @@ class VllmServer(Server):
             # the label is still LOADING.
             await self.call("POST", "/resume")
             difference = await self._compare_probe(weights)
-        # Last, so that this label stays only on servers that passed everything.
-        await self._set_label(weights.label)
+            # Last, so that this label stays only on servers that passed everything.
+            await self._set_label(weights.label)
         return {
             "bytes": float(reports[0]["bytes"]),
             "seconds": max(float(report["seconds"]) for report in reports),
@@ -165,9 +179,10 @@ class VllmServer(Server):
                 await self._set_label(weights.label)
                 await self.call("POST", "/resume")
                 difference = await self._compare_probe(weights)
-            except (ServerFault, InputError):
+            except Exception:
                 self._failed_probes += 1
-                await self._set_label(LOADING)
+                with contextlib.suppress(ServerFault, InputError):
+                    await self._set_label(LOADING)
                 raise
             self._unverified_label = None
             return difference
@@ -213,11 +228,13 @@ class VllmServer(Server):
         method = "gigpo_load"
         arguments = {"name": weights.name, "checksum": weights.checksum}
         is_replaced = False
+        loaded: list[str] = []
         if weights.base:
             method = "gigpo_check_adapter"
             arguments["base"] = weights.base
+            loaded = await self._loaded_adapters()
             # Running requests keep the name of their adapter. A server that was restarted has none.
-            is_replaced = weights.inflight and self.adapter in await self._loaded_adapters()
+            is_replaced = weights.inflight and self.adapter in loaded
         if is_replaced:
             method = "gigpo_replace_adapter"
             arguments["adapter"] = self.adapter
@@ -230,22 +247,22 @@ class VllmServer(Server):
                 )
         if weights.base and not is_replaced:
             await self._use_adapter(weights.name, reports[-1]["folder"])
+        # Those of earlier runs too.
+        for adapter in loaded:
+            if adapter != self.adapter:
+                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
         return reports
 
     async def _use_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter and unloads all others.
+        """Loads an adapter.
 
-        Those of earlier runs are unloaded too. Each load has a new name, also of the same files:
-        vLLM keeps cached prefixes by name.
+        Each load has a new name, also of the same files: vLLM keeps cached prefixes by name.
         """
         self._adapter_loads += 1
         # Set before the load: `generate` discards responses that began with another adapter.
         self.adapter = f"{name}.{self._adapter_loads}"
         body = {"lora_name": self.adapter, "lora_path": folder}
         await self.call("POST", "/v1/load_lora_adapter", body, limit_s=self._limits.push_s)
-        for adapter in await self._loaded_adapters():
-            if adapter != self.adapter:
-                await self.call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter})
 
     async def _loaded_adapters(self) -> list[str]:
         answer = await self.call("GET", "/v1/models")

@@ -183,6 +183,7 @@ def test_a_run_learns_from_tokens_of_several_versions_by_their_own_log_probabili
     monkeypatch.setattr(Learner, "learn", record_steps)
     flags = {
         "engine.name": "vllm",
+        "engine.slots": 8,  # slower than the updates, so that requests run at every push
         "train.max_staleness": STALENESS,
         "train.inflight": True,
         "train.iterations": ITERATIONS,

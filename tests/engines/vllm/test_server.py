@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.remote.protocol import Limits, ServerFault
+from gigpo_jax.engines.remote.protocol import Limits, ResponseDiscarded, ServerFault
 from gigpo_jax.engines.remote.server import PushedWeights
 from gigpo_jax.engines.vllm.server import VllmServer
 
@@ -68,7 +68,9 @@ class Answers:
         return web.json_response(said)
 
 
-def talk(answers: Answers, work: Callable[[VllmServer], Awaitable[Any]]) -> Any:
+def talk(
+    answers: Answers, work: Callable[[VllmServer], Awaitable[Any]], inflight: bool = False
+) -> Any:
     """What `work` makes of a server that answers so; patient with one that means to."""
     limit_s = 1.0 if "nothing" in answers.says.values() else 60.0
 
@@ -80,7 +82,8 @@ def talk(answers: Answers, work: Callable[[VllmServer], Awaitable[Any]]) -> Any:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with aiohttp.ClientSession() as session:
             limits = Limits(start_s=1, connect_s=1, request_s=limit_s, push_s=limit_s, restarts=0)
-            server = VllmServer(f"http://127.0.0.1:{runner.addresses[0][1]}/", session, limits)
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+            server = VllmServer(url, session, limits, inflight=inflight)
             try:
                 return await work(server)
             finally:
@@ -107,7 +110,7 @@ RUNNING = ["pause keep", "label loading", "gigpo_load", "label ab12:7", "resume"
 def test_a_push_in_flight_names_its_weights_before_running_requests_go_on() -> None:
     answers = Answers()
     push(answers, INFLIGHT)
-    assert answers.calls == [*RUNNING, "label ab12:7"]
+    assert answers.calls == RUNNING
 
 
 WRONG = {"prompt_logprobs": [None, {"7": {"logprob": -1.4}}, {"4": {"logprob": -0.25}}]}
@@ -162,9 +165,34 @@ def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(fails: 
     is_early, (_, response) = talk(answers, work)
     assert not is_early
     if fails:
-        assert "weights failed their probe" in str(response)
+        assert isinstance(response, ResponseDiscarded)
     else:
         assert response == answers.says["generate"]
+
+
+def test_the_probe_of_weights_in_flight_has_a_place_behind_no_request() -> None:
+    description = {"max_num_seqs": 3, "max_model_len": 96, "weights_dir": "w", "takes_seeds": True}
+    description["logprobs_mode"] = "processed_logprobs"
+    answers = Answers(version={"version": "0.32.0"}, rpc={"results": [description]})
+
+    async def work(server: VllmServer) -> int:
+        await server.check({}, max_length=96, rank=0, base="")
+        answers.calls.clear()
+        answers.says["generate"] = "nothing"
+        requests = [asyncio.ensure_future(server.generate({})) for _ in range(5)]
+        while answers.calls.count("generate") < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        sent = answers.calls.count("generate")
+        answers.says["generate"] = Answers().says["generate"]
+        answers.says["rpc"] = {"results": [LOADED]}
+        await server.push(INFLIGHT)
+        for request in requests:
+            request.cancel()
+        return sent
+
+    # The other three wait at the client.
+    assert talk(answers, work, inflight=True) == 2
 
 
 @pytest.mark.parametrize("answer", [{}, web.Response(status=500), web.Response(status=401)])
@@ -195,10 +223,10 @@ ADAPTER = PushedWeights(**{**vars(WEIGHTS), "base": "b0"})
 
 
 def test_an_adapter_is_staged_loaded_under_a_new_name_and_alone() -> None:
-    models = {"data": [{"id": "m"}, {"id": "old", "parent": "m"}, {"id": "w.1", "parent": "m"}]}
+    models = {"data": [{"id": "m"}, {"id": "old", "parent": "m"}]}
     answers = Answers(rpc=STAGED, models=models)
     push(answers, ADAPTER)
-    load = ["gigpo_check_adapter", "load_lora_adapter", "models", "unload_lora_adapter"]
+    load = ["models", "gigpo_check_adapter", "load_lora_adapter", "unload_lora_adapter"]
     assert answers.calls == [*PUSH[:2], *load, *PUSH[3:]]
     assert answers.arguments == {"name": "w", "checksum": "c0ffee", "base": "b0"}
     assert answers.bodies["load_lora_adapter"] == {"lora_name": "w.1", "lora_path": "/server/w"}
@@ -352,6 +380,8 @@ def test_a_server_without_the_extension_or_of_another_kind_is_refused() -> None:
         assert talk(answers, lambda s: s.describe()) == {"dtype": "float32"}
     with pytest.raises(InputError, match="worker extension is missing"):
         talk(Answers(version=version, rpc=web.Response(status=500)), lambda s: s.describe())
+    with pytest.raises(InputError, match=r"not vLLM 0\.32 for train\.inflight"):
+        talk(Answers(version=version), lambda s: s.describe(), inflight=True)
     for other in (
         [],
         {"version": 3},

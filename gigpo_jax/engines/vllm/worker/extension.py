@@ -80,6 +80,7 @@ class WeightLoader:
             "dtype": str(model.dtype).removeprefix("torch."),
             "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
             "max_model_len": int(model.max_model_len),
+            "max_num_seqs": int(config.scheduler_config.max_num_seqs),
             "takes_seeds": takes_seeds,
             "adapter_rank": adapter_rank,
             "weights_dir": os.environ.get(WEIGHTS_DIR, ""),
@@ -134,10 +135,10 @@ class WeightLoader:
             folder = allowed_path(name)
             with open_verified(folder / ADAPTER_TENSORS, checksum) as (entries, _):
                 pass
-        except (InputError, OSError) as err:
+            if self._adapter_switch is None:
+                self._adapter_switch = AdapterSwitch(self.model_runner.lora_manager)
+        except (InputError, OSError, AttributeError) as err:
             return {"error": str(err)}
-        if self._adapter_switch is None:
-            self._adapter_switch = AdapterSwitch(self.model_runner.lora_manager)
         return _load_report(entries, checksum, start) | {"folder": str(folder)}
 
     def gigpo_replace_adapter(
@@ -159,6 +160,9 @@ class WeightLoader:
 
     def gigpo_keep_entropies(self) -> dict[str, Any]:
         """Makes the sampler return entropies; see `entropies`."""
+        if self.vllm_config.speculative_config is not None:
+            # Its own sampler of drafted tokens would return none.
+            return {"error": "speculative decoding has no entropies"}
         try:
             keep_entropies(self.model_runner)
         except AttributeError as err:
