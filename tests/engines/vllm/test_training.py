@@ -149,6 +149,23 @@ def test_the_quickstart_learns_with_vllm_as_it_does_in_process_through_two_kills
     )
 
 
+def test_conversations_are_sampled_by_vllm_and_learnt_as_one_text(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path / "run",
+        "--config.engine.name=vllm",
+        "--config.env.prompt=chat_compact",
+        "--config.sampling.max_prompt_tokens=200",
+        "--config.engine.prefill_buckets=()",
+        "--config.train.iterations=2",
+        "--config.train.groups=4",
+    )
+    for record in records(tmp_path / "run"):
+        assert record["episode/aborted"] == 0
+        # The server read the same tokens, responses included.
+        assert record["policy/behaviour_mismatch"] < 1e-4
+        assert record["batch/tokens"] < 0.5 * record["batch/steps"] * record["prompt/length_mean"]
+
+
 def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
