@@ -3,6 +3,7 @@ vLLM needed.
 """
 
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ class Worker(WeightLoader):
     def __init__(self, model: pathlib.Path) -> None:
         self.model_config = type("Config", (), {"model": str(model), "tokenizer": str(model)})
         self.vllm_config = type("Config", (), {"lora_config": object()})
+        # Only requests of an adapter use the manager.
+        manager = SimpleNamespace(_load_adapter=None)
+        self.model_runner = SimpleNamespace(lora_manager=manager)
 
 
 @pytest.fixture
