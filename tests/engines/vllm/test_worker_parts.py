@@ -12,6 +12,7 @@ import torch
 
 from gigpo_jax.engines.vllm.worker.adapters import AdapterSwitch
 from gigpo_jax.engines.vllm.worker.entropies import keep_entropies
+from gigpo_jax.engines.vllm.worker.extension import WeightLoader
 
 PROBABILITIES = np.float32([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 1.0]])
 TOKENS = torch.tensor([1, 3])
@@ -108,3 +109,12 @@ def test_a_replaced_adapter_is_read_from_its_newest_folder_for_every_request(
     del manager.loaded[4]
     manager.add_adapter(make_request("ours", 4, "/w/0"))
     assert manager.loaded == {4: "/w/1", 5: "/t"}
+
+
+def test_drafted_tokens_have_no_entropies() -> None:
+    worker: Any = WeightLoader()
+    worker.model_runner = SimpleNamespace(sampler=OldSampler())
+    worker.vllm_config = SimpleNamespace(speculative_config=object())
+    assert worker.gigpo_keep_entropies() == {"error": "speculative decoding has no entropies"}
+    worker.vllm_config.speculative_config = None
+    assert worker.gigpo_keep_entropies() == {}
