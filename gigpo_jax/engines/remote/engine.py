@@ -382,12 +382,12 @@ class RemoteEngine:
         )
 
     async def _close_servers(self) -> None:
-        await self._pool.close()
         # Requests that wait for a server or an answer: their callers must not wait for ever.
         open_tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in open_tasks:
             task.cancel()
         await asyncio.gather(*open_tasks, return_exceptions=True)
+        await self._pool.close()
         if self._session is not None:
             await self._session.close()
 

@@ -151,7 +151,7 @@ class Server:
         """Ends a session; here it does nothing."""
 
     async def release(self) -> None:
-        """Ends the pause of a dropped server; here nothing."""
+        """Ends the pause of an unfinished push; here nothing."""
 
     async def check(
         self, expected: dict[str, Any], *, max_length: int, rank: int, base: str

@@ -132,13 +132,24 @@ class ServerPool:
         self._check_any_left()
 
     async def close(self) -> None:
-        """Stops the servers of this run."""
+        """Stops the servers of this run.
+
+        Other ones do not stay paused by a push that is cut off.
+        """
+        recoveries = [server.recovery for server in self.servers if server.recovery is not None]
+        for recovery in recoveries:
+            recovery.cancel()
+        await asyncio.gather(*recoveries, return_exceptions=True)
+        releases = []
+        processes = []
         for server in self.servers:
-            if server.recovery is not None:
-                server.recovery.cancel()
-        processes = [server.process for server in self.servers if server.process is not None]
+            if server.process is not None:
+                processes.append(server.process)
+            elif server.recovery is not None and server.recovery.cancelled():
+                releases.append(server.release())
         # In threads, side by side: each may need its whole time limit to end.
-        await asyncio.gather(*(asyncio.to_thread(process.stop) for process in processes))
+        stops = [asyncio.to_thread(process.stop) for process in processes]
+        await asyncio.gather(*releases, *stops)
 
     def _check_any_left(self) -> None:
         if all(server.state == "lost" for server in self.servers):

@@ -188,7 +188,7 @@ class VllmServer(Server):
             return difference
 
     async def release(self) -> None:
-        """Implements `Server.release`; a failed push leaves a pause."""
+        """Implements `Server.release`."""
         with contextlib.suppress(ServerFault, InputError):
             await self.call("POST", "/resume")
 

@@ -222,6 +222,29 @@ def test_a_server_that_takes_no_weights_is_dropped_after_three_pushes() -> None:
     assert asyncio.run(scenario()) == remote_servers.PUSHES
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["closed", "cancelled"])
+def test_a_push_that_is_cut_off_leaves_no_server_of_others_paused(is_cancelled: bool) -> None:
+    class Slow(Scripted):
+        async def push(self, weights: PushedWeights) -> dict[str, float]:
+            begun.set()
+            await asyncio.sleep(60)
+            return {}
+
+    async def scenario() -> tuple[bool, bool]:
+        made = pool(Slow("http://a:1"), Scripted("http://b:1"))
+        push = asyncio.create_task(made.push(wanted("r:1")))
+        await begun.wait()
+        await asyncio.wait_for(made.choose(None), 60)
+        if is_cancelled:
+            push.cancel()
+        await asyncio.wait_for(made.close(), 30)
+        await asyncio.gather(push, return_exceptions=True)
+        return tuple(server.released for server in made.servers)
+
+    begun = asyncio.Event()
+    assert asyncio.run(scenario()) == (True, False)
+
+
 def test_an_unexpected_error_drops_the_server_instead_of_hanging() -> None:
     class Odd(Scripted):
         async def weights_label(self) -> str:

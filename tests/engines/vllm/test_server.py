@@ -135,20 +135,23 @@ def test_a_push_in_flight_that_fails_leaves_no_label_of_ours(
 
 
 class LateScores:
-    """The learner's scores of the probe, which are there after `ready` is set."""
+    """The learner's scores of the probe, which are there after `ready` is set, or fail then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fail: bool) -> None:
         self.ready = threading.Event()
+        self._fail = fail
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         assert self.ready.wait(60)
+        if self._fail:
+            raise RuntimeError("out of memory")
         return WEIGHTS.expected
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["right weights", "wrong weights"])
-def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(fails: bool) -> None:
-    answers = Answers(**({"generate": WRONG} if fails else {}))
-    scores = LateScores()
+@pytest.mark.parametrize("failure", ["", "other weights", "no scores"])
+def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(failure: str) -> None:
+    answers = Answers(**({"generate": WRONG} if failure == "other weights" else {}))
+    scores = LateScores(fail=failure == "no scores")
     weights = PushedWeights(**{**vars(INFLIGHT), "expected": scores})
 
     async def work(server: VllmServer) -> tuple[bool, list[Any]]:
@@ -164,8 +167,9 @@ def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(fails: 
 
     is_early, (_, response) = talk(answers, work)
     assert not is_early
-    if fails:
+    if failure:
         assert isinstance(response, ResponseDiscarded)
+        assert answers.calls[-1] == "label loading"
     else:
         assert response == answers.says["generate"]
 
