@@ -16,6 +16,7 @@ from typing import Any
 from gigpo_jax.config.keys import flatten
 from gigpo_jax.core.files import read_object
 from gigpo_jax.core.machine import read_types
+from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep, read_rollouts
 from gigpo_jax.rollout.results import wilson_interval
 from gigpo_jax.run.records import read_records
@@ -312,12 +313,14 @@ def _describe_step(
         # Prompts repeat observations of their group: a table of distinct texts makes pages small.
         return texts.setdefault(text, len(texts))
 
+    # Behind those of earlier observations in the prompt. Agent programs may mark none: -0 is all.
+    seen_pictures = step.pictures[-step.observation.count(IMAGE) :]
     return {
         "prompt": number_text(step.prompt),
         "observation": number_text(step.observation),
         "anchor": number_text(step.anchor),
         "response": number_text(step.response),
-        "pictures": [pictures.setdefault(picture, len(pictures)) for picture in step.pictures],
+        "pictures": [pictures.setdefault(picture, len(pictures)) for picture in seen_pictures],
         "action": step.action,
         "valid": step.valid,
         "admissible": step.admissible,

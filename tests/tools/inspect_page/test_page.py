@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.png import encode_png
+from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.record import read_rollouts, write_rollouts
 from gigpo_jax.tools.inspect import data
 from gigpo_jax.tools.inspect.__main__ import main
@@ -133,6 +134,13 @@ def test_a_picture_is_in_the_page_once(tmp_path: Path):
     for group in ("a1", "b0"):
         steps = unpacked(packed[group])["episodes"][1]["steps"]
         assert [step["pictures"] for step in steps] == [[0], [1, 0], []]
+
+
+def test_pictures_are_those_of_the_observation_and_not_of_earlier_ones(tmp_path: Path):
+    run = write_run(tmp_path / "run", text=f"{IMAGE}a key", pictures=seen())
+    _, packed = collect_pages([run])
+    steps = unpacked(packed["a0"])["episodes"][0]["steps"]
+    assert [step["pictures"] for step in steps] == [[0], [0], []]
 
 
 def test_a_page_that_grows_too_large_takes_fewer_groups(
