@@ -16,7 +16,7 @@ from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.token_logprobs import Score, TokenLogprobs
 from gigpo_jax.models.decoder import DecoderConfig
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, shares_prefixes
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import Metrics
 from gigpo_jax.trajectory import Step, StepCredit
@@ -101,6 +101,34 @@ class SignalProgram:
 def unscored_batch(batch: StepBatch) -> StepBatch:
     """The minibatch before anything was scored."""
     return replace(batch, reference=None, proximal=None, values=None)
+
+
+def plan_scores(config: ConfigDict, mesh: jax.sharding.Mesh, batch: StepBatch) -> StepBatch:
+    """Shapes of a minibatch that is scored.
+
+    `batch` has those of separate texts.
+    """
+    return _plan_trees(unscored_batch(batch), shares_prefixes(config, mesh))
+
+
+def plan_update(config: ConfigDict, mesh: jax.sharding.Mesh, batch: StepBatch) -> StepBatch:
+    """Shapes of a minibatch of an update.
+
+    `batch` has those of separate texts.
+    """
+    by_group = config.train.minibatch_by == "group"
+    return _plan_trees(batch, by_group and shares_prefixes(config, mesh))
+
+
+def _plan_trees(batch: StepBatch, shares: bool) -> StepBatch:
+    # As in `learner.packing`: texts with images share nothing.
+    if not shares or batch.images is not None:
+        return batch
+    ids = batch.segment_ids
+    microbatches, rows, tokens = ids.shape
+    dims = (microbatches, rows, 2, tokens)
+    trees = jax.ShapeDtypeStruct(dims, ids.dtype, sharding=ids.sharding)
+    return replace(batch, segment_ids=trees)
 
 
 class Signal:

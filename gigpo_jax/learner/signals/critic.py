@@ -31,7 +31,8 @@ from gigpo_jax.learner.signals.base import (
     ScoredSteps,
     Signal,
     SignalProgram,
-    unscored_batch,
+    plan_scores,
+    plan_update,
 )
 from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.policy import Policy
@@ -175,9 +176,10 @@ class Critic(SavedCritic):
         params = abstract_critic_params(config, policy, mesh)
         policy_params = (policy.trained, policy.frozen)
         update: Any = train_programs(config, policy, mesh, params).update
-        yield SignalProgram("critic", update.lower(state, batch, policy_params), every_epoch=True)
+        lowered = update.lower(state, plan_update(config, mesh, batch), policy_params)
+        yield SignalProgram("critic", lowered, every_epoch=True)
         values: Any = values_program(config, policy, mesh)
-        lowered = values.lower(state.params, policy_params, unscored_batch(batch))
+        lowered = values.lower(state.params, policy_params, plan_scores(config, mesh, batch))
         yield SignalProgram("values", lowered, every_epoch=False)
 
     @classmethod

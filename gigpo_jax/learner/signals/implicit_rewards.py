@@ -26,7 +26,13 @@ from gigpo_jax.devices.memory import trained_bytes
 from gigpo_jax.devices.mesh import replicated, with_shardings
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal, SignalProgram, unscored_batch
+from gigpo_jax.learner.signals.base import (
+    ScoredSteps,
+    Signal,
+    SignalProgram,
+    plan_scores,
+    unscored_batch,
+)
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
@@ -133,14 +139,13 @@ class ImplicitRewards(SavedRewards):
     ) -> Iterator[SignalProgram]:
         """The update, and the log-probabilities before it."""
         state = cls.abstract_arrays(config, policy, mesh)["copy"]
-        batch = unscored_batch(batch)
         learn = _train_programs(config, policy, mesh).update
-        lowered = learn.lower(state, batch, policy.frozen)
+        lowered = learn.lower(state, unscored_batch(batch), policy.frozen)
         yield SignalProgram("copy", lowered, every_epoch=False)
         score: Any = update.make_logprobs(
             forward_function(config, policy.config, mesh), **_score_settings(config)
         )
-        lowered = score.lower(state.params, batch, policy.frozen)
+        lowered = score.lower(state.params, plan_scores(config, mesh, batch), policy.frozen)
         yield SignalProgram("copy's scores", lowered, every_epoch=False)
 
     @classmethod

@@ -14,7 +14,7 @@ from gigpo_jax.devices.mesh import replicated
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.planned_tokens import step_tokens
 from gigpo_jax.learner.programs import policy_programs
-from gigpo_jax.learner.signals.base import unscored_batch
+from gigpo_jax.learner.signals.base import plan_scores, plan_update
 from gigpo_jax.learner.signals.table import needed_signals
 from gigpo_jax.models import decoder
 from gigpo_jax.tools.preflight.compiled import Compiled, compile_program
@@ -37,7 +37,8 @@ def compile_learner(
     train = config.train
     row_tokens = config.batch.rows * config.batch.row_length
     tokens = step_tokens(config)
-    # Packing is taken as perfect: the rows of a minibatch hold its tokens and no gaps.
+    # Packing is taken as perfect: the rows of a minibatch hold its tokens and no gaps. What texts
+    # share depends on the tasks: they count as if they shared nothing.
     microbatches = math.ceil(train.minibatch * tokens / row_tokens)
     steps = train.groups * train.group_size * config.env.max_steps
     # A fraction: a lower bound needs no rounding to whole minibatches.
@@ -55,7 +56,7 @@ def compile_learner(
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     # Values of a critic are read by the update of the critic alone.
-    policy_batch = replace(batch, values=None)
+    policy_batch = replace(plan_update(config, mesh, batch), values=None)
     lowered = _lower(update, arrays.state, policy_batch, arrays.policy.frozen, iteration, rate)
     yield Compiled("update", *compile_program("update", lowered), trips, minibatches)
     signals = needed_signals(config)
@@ -64,7 +65,8 @@ def compile_learner(
     scores = _count_scores(config) * minibatches + signal_scores * epoch_minibatches
     if scores:
         # The scores are what these columns are made of, so they are not there yet.
-        lowered = _lower(score, arrays.state.params, unscored_batch(batch), arrays.policy.frozen)
+        scored_batch = plan_scores(config, mesh, batch)
+        lowered = _lower(score, arrays.state.params, scored_batch, arrays.policy.frozen)
         yield Compiled("score", *compile_program("score", lowered), trips, scores)
     for signal in signals:
         for program in signal.lower_programs(config, arrays.policy, mesh, batch):

@@ -10,13 +10,18 @@ from pathlib import Path
 import jax
 import pytest
 
-from gigpo_jax.config import default_config
+from gigpo_jax.config import default_config, resolve
+from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.vision.vision_config import preprocessor_json
+from gigpo_jax.tools.preflight import learner_programs
+from gigpo_jax.tools.preflight.learner_programs import compile_learner
 from gigpo_jax.tools.preflight.run import check_fit
+from gigpo_jax.tools.preflight.shapes import model_shape, run_arrays
 from gigpo_jax.tools.preflight.targets import TARGETS
 from tests.models.shapes import VISION3
 
@@ -107,6 +112,36 @@ def test_the_key_of_a_part_that_is_not_in_memory_is_not_named(max_staleness: int
             config,
             {"target": "cpu", "resident": {"parameters": 1, "KV cache": 3}, "programs": programs},
         )
+
+
+@pytest.mark.parametrize(
+    ("minibatch_by", "sharing"),
+    [("step", {"score", "values"}), ("group", {"update", "score", "critic", "values"})],
+)
+def test_texts_are_trees_in_the_programs_in_which_a_run_has_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch, minibatch_by: str, sharing: set[str]
+) -> None:
+    """Lowered alone: what the compiler makes of trees is the matter of other tests."""
+    inputs: dict[str, set[tuple[int, ...]]] = {}
+
+    def record_inputs(name: str, lowered: jax.stages.Lowered) -> tuple[None, float]:
+        inputs[name] = {leaf.shape[1:] for leaf in jax.tree.leaves(lowered.args_info)}
+        return None, 0.0
+
+    monkeypatch.setattr(learner_programs, "compile_program", record_inputs)
+    flags = (
+        f"--config.model.path={model}",
+        "--config.batch.share_prefixes=True",
+        f"--config.train.minibatch_by={minibatch_by}",
+        "--config.rl.algorithm=ppo",
+    )
+    config = resolve(load_config(EXAMPLE.removeprefix("--config="), flags))
+    mesh = learner_mesh(config, jax.devices()[:1])
+    shape = model_shape(config)
+    list(compile_learner(config, shape, mesh, run_arrays(config, shape, mesh), None))
+    rows, tokens = config.batch.rows, config.batch.row_length
+    assert set(inputs) == {"update", "score", "critic", "values"}
+    assert {name for name, shapes in inputs.items() if (rows, 2, tokens) in shapes} == sharing
 
 
 def test_a_model_that_reads_images(tmp_path: Path) -> None:
