@@ -1,6 +1,7 @@
 """Groups that begin in states of earlier iterations' episodes."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_records
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout import earlier_starts
 from gigpo_jax.rollout.earlier_starts import EarlierStarts, make_earlier_starts
 from gigpo_jax.rollout.record import read_rollouts
@@ -25,9 +27,9 @@ from gigpo_jax.trajectory import (
     finished_steps,
     gives_signal,
 )
-from tests.metrics import CLOCK, records
+from tests.configs.example import get_config
+from tests.metrics import records
 from tests.rollout.stand_in import EXAMPLE, play
-from tests.runs import run
 from tests.turns import make_turn
 
 TASKS = [
@@ -216,31 +218,32 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
 
 
 def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
-    model = tmp_path / "model"
+    config = get_config().unlock()
     # Long enough that some episodes are won.
-    flags = (f"--out={model}", "--config.sft.epochs=40", "--config.optim.lr=1e-2")
-    done = run(tmp_path / "sft", "sft", *flags)
-    assert done.returncode == 0, done.stderr
-    chosen = [
-        f"--config.model.path={model}",
-        "--config.train.earlier_starts=0.5",
-        "--config.train.earlier_states=3",
-        "--config.train.save_rollouts=1",
-    ]
+    config.sft.epochs, config.optim.lr = 40, 1e-2
+    assert sft.run(resolve(config), tmp_path / "sft", "") == 0
+
+    config = get_config().unlock()
+    config.model.path = str(tmp_path / "sft" / "model")
+    config.train.earlier_starts, config.train.earlier_states = 0.5, 3
+    config.train.iterations = 2
+    config.train.save_rollouts = config.checkpoint.every = 1
+    config = resolve(config)
     whole = tmp_path / "whole"
+    assert train.run(config, whole, "") == 0
+    # As a run that was stopped behind the checkpoint before.
     resumed = tmp_path / "resumed"
-    for workdir, iterations in ((whole, 2), (resumed, 1), (resumed, 2)):
-        done = run(workdir, "train", *chosen, f"--config.train.iterations={iterations}")
-        assert done.returncode == 0, done.stderr
+    shutil.copytree(whole, resumed)
+    shutil.rmtree(resumed / "checkpoints" / "2")
+    file = sorted((resumed / "rollouts").iterdir())[-1]
+    file.unlink()
+    assert train.run(config, resumed, "") == 0
+
     metrics = records(whole)[1:]
-    # The shorter run ends with an evaluation.
-    without = (*CLOCK, "val/")
-    assert records(whole, without) == records(resumed, without)
+    assert records(whole) == records(resumed)
     assert metrics[0]["rollout/earlier_starts"] == 0
     assert metrics[-1]["rollout/earlier_starts"] == 8  # two of four groups of four
     assert 0 < metrics[-1]["rollout/earlier_states"] <= 3
-    file = sorted((whole / "rollouts").iterdir())[-1]
-    other = resumed / "rollouts" / file.name
-    episodes = read_rollouts(file).episodes
-    assert episodes == read_rollouts(other).episodes
+    episodes = read_rollouts(whole / "rollouts" / file.name).episodes
+    assert episodes == read_rollouts(file).episodes
     assert sum(bool(episode.past) for episode in episodes) == 8
