@@ -1,8 +1,10 @@
 """The limit of steps that grows over iterations: training episodes obey it, panels do not.
 
-The run is one of conversations with summaries, so its resumption shows that these repeat too.
+The run is one of conversations with summaries and kept responses, so its resumption shows that
+these repeat too.
 """
 
+import json
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -62,12 +64,13 @@ def test_a_resumed_run_goes_on_with_its_limit_its_summaries_and_the_moments_of_t
         "--config.env.context=summary",
         "--config.sampling.max_summary_tokens=4",
         "--config.sampling.max_prompt_tokens=54",
-        "--config.engine.prefill_buckets=(54,)",
+        "--config.engine.prefill_buckets=()",
     ]
     whole = tmp_path / "whole"
     resumed = tmp_path / "resumed"
     done = run(whole, "train", *chosen, "--config.train.iterations=3")
     assert done.returncode == 0, done.stderr
+    assert json.loads((whole / "config.json").read_text())["engine"]["keep_responses"]
     for iterations in (1, 3):
         done = run(resumed, "train", *chosen, f"--config.train.iterations={iterations}")
         assert done.returncode == 0, done.stderr
