@@ -220,14 +220,17 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
 def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
     config = get_config().unlock()
     # Long enough that some episodes are won.
-    config.sft.epochs, config.optim.lr = 40, 1e-2
+    config.sft.epochs = 40
+    config.optim.lr = 1e-2
     assert sft.run(resolve(config), tmp_path / "sft", "") == 0
 
     config = get_config().unlock()
     config.model.path = str(tmp_path / "sft" / "model")
-    config.train.earlier_starts, config.train.earlier_states = 0.5, 3
+    config.train.earlier_starts = 0.5
+    config.train.earlier_states = 3
     config.train.iterations = 2
-    config.train.save_rollouts = config.checkpoint.every = 1
+    config.train.save_rollouts = 1
+    config.checkpoint.every = 1
     config = resolve(config)
     whole = tmp_path / "whole"
     assert train.run(config, whole, "") == 0
