@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gigpo_jax import policy
@@ -107,7 +107,8 @@ def count_prefixes(samples: Sequence[Sample]) -> int:
     return len(begins)
 
 
-@settings(deadline=None, max_examples=40)
+# Without shrinking, which takes minutes: a failure names the seed and the sizes of its example.
+@settings(deadline=None, max_examples=40, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     count=st.integers(1, 25),
     turns=st.integers(0, 4),
