@@ -155,10 +155,10 @@ def learner_distributions(
     response: np.ndarray,
     temperature: float,
 ) -> np.ndarray:
-    """Log-probabilities of all tokens at each place of a response; padded to one length, so that
-    one program serves all.
+    """Log-probabilities of all tokens at each place of a response; short texts are padded to one
+    length, so that one program serves all.
     """
-    tokens = np.zeros((1, MAX_LENGTH), np.int32)
+    tokens = np.zeros((1, max(MAX_LENGTH, len(prompt) + response.size)), np.int32)
     tokens[0, : len(prompt) + response.size] = [*prompt, *response.tolist()]
     scores = _scores(config, params, tokens, temperature or 1.0)
     return np.asarray(scores)[len(prompt) - 1 : len(prompt) + response.size - 1]

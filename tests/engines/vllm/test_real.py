@@ -161,6 +161,58 @@ def test_log_probabilities_are_the_learners_before_and_after_pushes(
                     np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
 
 
+def count_cached_tokens(url: str) -> np.ndarray:
+    """The server's counters: prompt tokens that its prefix cache had, and all prompt tokens."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with urllib.request.urlopen(
+        urllib.request.Request(url + "/metrics", headers=headers), timeout=serving.START_S
+    ) as answer:
+        lines = answer.read().decode().splitlines()
+    counters = [
+        [
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith(f"vllm:prefix_cache_{name}_total{{")
+        ]
+        for name in ("hits", "queries")
+    ]
+    return np.sum(counters, axis=1)
+
+
+def test_the_next_step_of_a_conversation_reads_its_beginning_from_the_prefix_cache(
+    servers: dict[str, Served], tokenizer: Tokenizer, weights_dir: pathlib.Path
+) -> None:
+    """Blocks of the CPU build have 128 tokens: all full ones of the first prompt are read again, and
+    none after a push.
+    """
+    served = servers["spare"]
+    first = tokenizer.encode_chat("you see a desk 1. " * 80)
+    full_blocks = len(first) // 128 * 128
+    with serving.engine(
+        served.config,
+        served.params,
+        tokenizer,
+        urls=(served.url,),
+        weights_dir=weights_dir,
+        max_length=LONG,
+    ) as vllm:
+        (response,) = ask(vllm, [first])
+        between = tokenizer.encode_continuation("you see a shelf 2.", response.tokens.tolist())
+        second = [*first, *response.tokens.tolist(), *between]
+        other = shaken(served.params, 9)
+        for params, version, hits in [(served.params, 0, full_blocks), (other, 1, 0)]:
+            if version:
+                vllm.update_weights(params, version)
+            before = count_cached_tokens(served.url)
+            (answer,) = ask(vllm, [second])
+            found = count_cached_tokens(served.url) - before
+            assert found.tolist() == [hits, len(second)]
+            expected = learner_logprobs(served.config, params, second, answer.tokens, 1.0)
+            np.testing.assert_allclose(answer.logprobs, expected, atol=1e-4)
+        assert full_blocks > 0.8 * len(second)
+        vllm.update_weights(served.params, 2)
+
+
 def raw_greedy(url: str, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
     """What a server answers to whoever asks, without this client."""
     sampling = {"temperature": 0.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True}
