@@ -33,10 +33,14 @@ def read_arm(environment: str, arm: str) -> dict[int, tuple[Run, float]]:
     runs = {}
     for folder in sorted(RESULTS.glob(f"{environment}_{arm}_seed[0-9]")):
         run = read_run(folder)
-        _, records = read_records(folder)
-        tokens = sum(record.get("rollout/generated_tokens", 0.0) for record in records)
-        runs[run.seed] = (run, tokens)
+        runs[run.seed] = (run, read_tokens(folder))
     return runs
+
+
+def read_tokens(folder: Path) -> float:
+    """Reads the number of tokens that a run generated."""
+    _, records = read_records(folder)
+    return sum(record.get("rollout/generated_tokens", 0.0) for record in records)
 
 
 def read_outcomes(runs: dict[int, tuple[Run, float]], seeds: list[int]) -> np.ndarray:
@@ -50,10 +54,10 @@ def show_estimate(estimate: MeanEstimate, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def list_arms(environment: str) -> dict[str, str | None]:
+def list_arms(bases: dict[str, str]) -> dict[str, str | None]:
     """The arms of an environment, and what each is compared with."""
     arms: dict[str, str | None] = {}
-    for base, names in BASES[environment].items():
+    for base, names in bases.items():
         # A base may be an arm that has a base itself.
         arms.setdefault(base, None)
         arms |= dict.fromkeys(names.split(), base)
@@ -65,8 +69,8 @@ def main() -> None:
     rows: list[list[str]] = []
     p_values: list[float] = []
     rows_of_p_values = []
-    for environment in BASES:
-        arms = list_arms(environment)
+    for environment, bases in BASES.items():
+        arms = list_arms(bases)
         runs = {arm: read_arm(environment, arm) for arm in arms}
         seeds = sorted(set.intersection(*(set(found) for found in runs.values())))
         missing = [
@@ -90,7 +94,9 @@ def main() -> None:
             by_seed = ", ".join(f"{100 * won.mean():.1f}" for won in outcomes)
             rows.append([*row, *[""] * (5 - len(row)), "", by_seed])
     # All planned differences are one family, those without runs too.
-    planned = sum(base is not None for name in BASES for base in list_arms(name).values())
+    planned = sum(
+        base is not None for bases in BASES.values() for base in list_arms(bases).values()
+    )
     padded = np.array(p_values + [1.0] * (planned - len(p_values)))
     for number, p_value in zip(rows_of_p_values, correct_p_values(padded), strict=False):
         rows[number][5] = f"{p_value:.2g}"
