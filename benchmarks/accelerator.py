@@ -317,8 +317,8 @@ def attention_kernels(
 ) -> Result:
     """One layer's attention: what is chosen for this device, against jax's own kernels; ms a call.
 
-    `train`: forward and backward of a packed row of eight segments. `decode`: one token of every
-    slot. A kernel that does not take these arrays is null.
+    `train`: forward and backward of a packed row of eight segments, and of the same as trees.
+    `decode`: one token of every slot. A kernel that does not take these arrays is null.
     """
     del peak, bandwidth
     dtype = compute_dtype(args)
@@ -340,6 +340,8 @@ def attention_kernels(
     segment_mask = (segments[:, :, None] == segments[:, None, :])[:, None]
     options = {"max_segment": length // 8, "kernels": attention.kernels_for(jax.devices()[0])}
     chosen = functools.partial(attention.attention, segment_ids=segments, **options)
+    trees = jnp.stack([segments, segments * (length // 8)], axis=1)
+    chosen_trees = functools.partial(attention.attention, segment_ids=trees, **options)
     cache = (
         draw(args.slots, groups, args.context, width),
         draw(args.slots, groups, args.context, width),
@@ -348,7 +350,10 @@ def attention_kernels(
     last = jnp.full(args.slots, args.context - 1)
     flat = tuple(jnp.swapaxes(x, 1, 2) for x in cache)  # [S, C, G, K]
     kernels = {
-        "train": {"chosen": functools.partial(make_gradient(chosen), *row)},
+        "train": {
+            "chosen": functools.partial(make_gradient(chosen), *row),
+            "trees": functools.partial(make_gradient(chosen_trees), *row),
+        },
         "decode": {
             "chosen": functools.partial(
                 jax.jit(attention.cached_attention), token, *(x[None] for x in cache), 0, last

@@ -4,9 +4,9 @@ compiled for devices that are not here.
     python -m benchmarks.compiled_trees --targets v5e-8 h100x1 [--programs update score]
 
 It needs the extras preflight-tpu and preflight-gpu. Adds to benchmarks/results/compiled_trees.json
-what a device does for one minibatch, counted as by `gigpo preflight`. Separate texts have the attention kernel of the device. No such kernel knows
-trees: they have that of XLA. How many rows trees save, and how many responses a row then has, is
-taken from benchmarks/results/shared_prefixes.json ("group" of alfworld).
+what a device does for one minibatch, counted as by `gigpo preflight`. How many rows trees save, and
+how many responses a row then has, is taken from benchmarks/results/shared_prefixes.json ("group" of
+alfworld).
 """
 
 import argparse

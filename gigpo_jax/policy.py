@@ -137,11 +137,11 @@ def load_policy(
             value=config.sampling.max_prompt_tokens,
             fix="use more",
         )
-    if config.batch.share_prefixes and not shares_prefixes(config, mesh):
-        reason = "tokens keep the experts of their rollout (model.replay_routes)"
-        if not config.model.replay_routes:
-            reason = f"attention of {kernels_for(mesh.devices.flat[0])} has no trees"
-        logging.warning("batch.share_prefixes has no effect: %s", reason)
+    if config.batch.share_prefixes and not shares_prefixes(config):
+        logging.warning(
+            "batch.share_prefixes has no effect: tokens keep the experts of their rollout "
+            "(model.replay_routes)"
+        )
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
@@ -470,13 +470,10 @@ def longest_tree(config: ConfigDict) -> int:
     return _longest_text(config) if reads_bands(row, _longest_text(config)) else row
 
 
-def shares_prefixes(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
+def shares_prefixes(config: ConfigDict) -> bool:
     """Whether a run has texts that begin alike as trees."""
     # A token of several texts would need the experts of each.
-    if not config.batch.share_prefixes or config.model.replay_routes:
-        return False
-    # The kernels of accelerators know segments, but no trees.
-    return kernels_for(mesh.devices.flat[0]) == "cpu"
+    return config.batch.share_prefixes and not config.model.replay_routes
 
 
 def _longest_text(config: ConfigDict) -> int:

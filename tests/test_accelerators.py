@@ -189,6 +189,24 @@ def test_kept_attention_is_not_computed_again(
     assert forwards("attention") == 1
 
 
+@pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])
+def test_trees_have_the_kernel_of_the_device(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    believe_in_cudnn(monkeypatch)
+    query, key = (jax.ShapeDtypeStruct((2, 128, n, 64), jnp.bfloat16) for n in (4, 2))
+    trees = jax.ShapeDtypeStruct((2, 2, 128), jnp.int32)
+
+    def loss(query: jax.Array, key: jax.Array, trees: jax.Array) -> jax.Array:
+        return attention(query, key, key, trees, kernels=kernels).astype(jnp.float32).sum()
+
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    text = lowered(gradient, "tpu" if kernels == "tpu" else "cuda", query, key, trees)
+    calls = {
+        "tpu": ("splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"),
+        "gpu": (f"@{MASKED}(", f"@{MASKED}Backward("),
+    }
+    assert all(call in text for call in calls.get(kernels, calls["gpu"]))
+
+
 @pytest.mark.parametrize(("kernels", "call"), [("hopper", FUSED), ("gpu", MASKED)])
 def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(
     kernels: str, call: str, monkeypatch: pytest.MonkeyPatch

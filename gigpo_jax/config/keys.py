@@ -537,7 +537,7 @@ KEYS: dict[str, Key] = {
     "batch.share_prefixes": Key(
         False,
         "whether shared prefixes of prompts are computed once, in scores and, with "
-        "train.minibatch_by=group, in updates; on CPUs only (docs/performance.md)",
+        "train.minibatch_by=group, in updates (docs/performance.md)",
     ),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training

@@ -226,7 +226,7 @@ class Learner:
         There are some if prompts share what they begin with, which single minibatches do less.
         """
         rl = self._config.rl
-        shares = shares_prefixes(self._config, self._mesh)
+        shares = shares_prefixes(self._config)
         if not shares or not self._policy_learns(iteration):
             return []
         is_needed = {
@@ -257,7 +257,7 @@ class Learner:
         config = self._config
         by_group = config.train.minibatch_by == "group"
         # Steps in random order have little in common.
-        shares = by_group and shares_prefixes(config, self._mesh)
+        shares = by_group and shares_prefixes(config)
         fields = dict(batch_fields(self.signals))
         fields |= dict.fromkeys(self._scored_fields(iteration), np.float32)
         batches = []

@@ -121,7 +121,7 @@ def make_token_arrays(
       measured: function as from `over_microbatches`.
     """
     rows = local_rows(mesh, config.batch.rows)
-    shares = shares_prefixes(config, mesh)
+    shares = shares_prefixes(config)
 
     def token_arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
         counts = all_hosts(np.array([len(samples)]))[:, 0]

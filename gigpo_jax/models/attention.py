@@ -4,6 +4,7 @@ All kernels: grouped queries (H query heads share G key/value heads, without cop
 causal, within segments, softmax in float32.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def attention(
       segment_ids: [B, T] i32; a position attends to itself and earlier positions of its segment.
         Segments count from 1 and are at most `segment_limit`; 0, padding, comes last. [B, 2, T]: a
         segment is a tree of texts. The second array has the index behind the last position that
-        sees a position: its descendants lie between. No kernel but that of XLA knows trees.
+        sees a position: its descendants lie between.
       max_segment: longest segment, tokens. In rows of at least three times this length the XLA
         kernel costs T x max_segment, not T x T. None: T.
       kernels: result of `kernels_for` for the device that this is compiled for; None:
@@ -53,15 +54,13 @@ def attention(
       [B, T, H, K] in the dtype of `query`.
     """
     kernels = kernels or jax.default_backend()
-    if segment_ids.ndim == 3:
-        kernels = "cpu"
-    if kernels == "hopper" and _fits_cudnn(query):
+    if kernels == "hopper" and segment_ids.ndim == 2 and _fits_cudnn(query):
         return _cudnn_segments(query, key, value, segment_ids)
-    if kernels == "gpu" and _fits_cudnn(query):
+    if kernels in ("gpu", "hopper") and _fits_cudnn(query):
         # With is_causal beside the mask the kernel skips the products above the diagonal.
-        segment_mask = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
+        mask = causal_segment_mask(segment_ids)[:, None]
         return jax.nn.dot_product_attention(
-            query, key, value, mask=segment_mask, is_causal=True, implementation="cudnn"
+            query, key, value, mask=mask, is_causal=True, implementation="cudnn"
         )
     if kernels == "tpu" and _fits_splash(query):
         return splash_attention(query, key, value, segment_ids, max_segment)
@@ -113,8 +112,9 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
     length = segment_ids.shape[-1]
     causal = jnp.tril(jnp.ones((length, length), bool))
     if segment_ids.ndim == 3:
-        # Padding sees nothing: its result is a mean of all values, and nobody reads it.
-        return (jnp.arange(length)[:, None] < segment_ids[:, 1, None]) & causal
+        # Padding, which ends nowhere, sees itself: no softmax is over an empty set.
+        descends = jnp.arange(length)[:, None] < segment_ids[:, 1, None]
+        return (descends & causal) | jnp.eye(length, dtype=bool)
     # Padding, segment 0, may see padding: no softmax is over an empty set.
     same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
     return same_segment & causal
@@ -338,12 +338,8 @@ def splash_attention(
         block_q_dq=block,
         block_kv_dq=block,
     )
-    window = min(max_segment or length, length) - 1
-    # 0 tokens ahead makes it causal. The query itself is not counted in the tokens back, hence the
-    # -1 above.
-    mask = pallas_splash.LocalMask((length, length), (window, 0), 0)
-    kernel = pallas_splash.make_splash_mha_single_device(
-        pallas_splash.MultiHeadMask([mask] * heads),
+    make_kernel = functools.partial(
+        pallas_splash.make_splash_mha_single_device,
         block_sizes=sizes,
         residual_checkpoint_name=MIXED,
         interpret=interpret,
@@ -351,8 +347,26 @@ def splash_attention(
     # The kernel does not scale its scores. In float32, so that the product is rounded once.
     scaled_query = (query.astype(jnp.float32) * head_dim**-0.5).astype(query.dtype)
     head_major = [x.swapaxes(1, 2) for x in (scaled_query, key, value)]
-    segments = pallas_splash.SegmentIds(segment_ids, segment_ids)
-    return jax.vmap(kernel)(*head_major, segments).swapaxes(1, 2)
+    if segment_ids.ndim == 3:
+        masks = causal_segment_mask(segment_ids)[:, None]
+
+        def attend(mask: jax.Array, *row: jax.Array) -> jax.Array:
+            # The mask is an array, one for all heads; the kernel skips its empty tiles.
+            kernel = make_kernel(mask)
+            # jax makes an array of this flag, and then cannot read it under `jax.jit`.
+            kernel.fwd_mask_info = kernel.fwd_mask_info._replace(is_dynamic_mask=True)
+            return kernel(*row)
+
+        mixed = jax.vmap(attend)(masks, *head_major)
+    else:
+        window = min(max_segment or length, length) - 1
+        # 0 tokens ahead makes it causal. The query itself is not counted in the tokens back, hence
+        # the -1 above.
+        mask = pallas_splash.LocalMask((length, length), (window, 0), 0)
+        kernel = make_kernel(pallas_splash.MultiHeadMask([mask] * heads))
+        segments = pallas_splash.SegmentIds(segment_ids, segment_ids)
+        mixed = jax.vmap(kernel)(*head_major, segments)
+    return mixed.swapaxes(1, 2)
 
 
 def _masked_attention(

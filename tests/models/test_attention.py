@@ -20,18 +20,31 @@ from gigpo_jax.models.attention import (
 
 # Segments cross the kernel's tiles of 128, and none is longer than 100; the row ends with padding.
 SEGMENTS = np.repeat([1, 2, 3, 4, 0], [60, 100, 30, 50, 16])[None].astype(np.int32)
+# A tree of 170 tokens: 60, and behind them 40 that end there and 30 with two ends of 20. Then a
+# text of 30. The padding is longer than a tile.
+TREES = np.stack(
+    [
+        np.repeat([1, 2, 0], [170, 30, 184]),
+        np.repeat([170, 100, 170, 150, 170, 200, 0], [60, 40, 30, 20, 20, 30, 184]),
+    ]
+)[None].astype(np.int32)
 
 
-@pytest.mark.parametrize("max_segment", [None, 100])
-def test_splash_attention_and_its_gradient(max_segment: int | None) -> None:
+@pytest.mark.parametrize(
+    ("segment_ids", "max_segment"), [(SEGMENTS, None), (SEGMENTS, 100), (TREES, None)]
+)
+def test_splash_attention_and_its_gradient(
+    segment_ids: np.ndarray, max_segment: int | None
+) -> None:
     rng = np.random.default_rng(0)
     query, key, value, weights = (
-        jnp.asarray(rng.normal(size=(1, 256, n, 64)), jnp.float32) for n in (2, 1, 1, 2)
+        jnp.asarray(rng.normal(size=(1, segment_ids.shape[-1], n, 64)), jnp.float32)
+        for n in (2, 1, 1, 2)
     )
 
     def run(kernel, **options):
         def weighted(query, key, value):
-            return jnp.sum(kernel(query, key, value, SEGMENTS, **options) * weights)
+            return jnp.sum(kernel(query, key, value, segment_ids, **options) * weights)
 
         return jax.value_and_grad(weighted, argnums=(0, 1, 2))(query, key, value)
 

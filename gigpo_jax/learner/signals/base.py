@@ -103,21 +103,21 @@ def unscored_batch(batch: StepBatch) -> StepBatch:
     return replace(batch, reference=None, proximal=None, values=None)
 
 
-def plan_scores(config: ConfigDict, mesh: jax.sharding.Mesh, batch: StepBatch) -> StepBatch:
+def plan_scores(config: ConfigDict, batch: StepBatch) -> StepBatch:
     """Shapes of a minibatch that is scored.
 
     `batch` has those of separate texts.
     """
-    return _plan_trees(unscored_batch(batch), shares_prefixes(config, mesh))
+    return _plan_trees(unscored_batch(batch), shares_prefixes(config))
 
 
-def plan_update(config: ConfigDict, mesh: jax.sharding.Mesh, batch: StepBatch) -> StepBatch:
+def plan_update(config: ConfigDict, batch: StepBatch) -> StepBatch:
     """Shapes of a minibatch of an update.
 
     `batch` has those of separate texts.
     """
     by_group = config.train.minibatch_by == "group"
-    return _plan_trees(batch, by_group and shares_prefixes(config, mesh))
+    return _plan_trees(batch, by_group and shares_prefixes(config))
 
 
 def _plan_trees(batch: StepBatch, shares: bool) -> StepBatch:

@@ -176,10 +176,10 @@ class Critic(SavedCritic):
         params = abstract_critic_params(config, policy, mesh)
         policy_params = (policy.trained, policy.frozen)
         update: Any = train_programs(config, policy, mesh, params).update
-        lowered = update.lower(state, plan_update(config, mesh, batch), policy_params)
+        lowered = update.lower(state, plan_update(config, batch), policy_params)
         yield SignalProgram("critic", lowered, every_epoch=True)
         values: Any = values_program(config, policy, mesh)
-        lowered = values.lower(state.params, policy_params, plan_scores(config, mesh, batch))
+        lowered = values.lower(state.params, policy_params, plan_scores(config, batch))
         yield SignalProgram("values", lowered, every_epoch=False)
 
     @classmethod

@@ -80,7 +80,7 @@ class FrozenTeacher(Signal):
             temperature=config.sampling.temperature,
         )
         params = cls.abstract_arrays(config, policy, mesh)["teacher"]
-        lowered = score.lower(params, replace(plan_scores(config, mesh, batch), routes=None))
+        lowered = score.lower(params, replace(plan_scores(config, batch), routes=None))
         yield SignalProgram("teacher", lowered, every_epoch=False)
 
     @classmethod

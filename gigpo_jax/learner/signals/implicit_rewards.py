@@ -145,7 +145,7 @@ class ImplicitRewards(SavedRewards):
         score: Any = update.make_logprobs(
             forward_function(config, policy.config, mesh), **_score_settings(config)
         )
-        lowered = score.lower(state.params, plan_scores(config, mesh, batch), policy.frozen)
+        lowered = score.lower(state.params, plan_scores(config, batch), policy.frozen)
         yield SignalProgram("copy's scores", lowered, every_epoch=False)
 
     @classmethod

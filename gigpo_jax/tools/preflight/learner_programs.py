@@ -56,7 +56,7 @@ def compile_learner(
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     # Values of a critic are read by the update of the critic alone.
-    policy_batch = replace(plan_update(config, mesh, batch), values=None)
+    policy_batch = replace(plan_update(config, batch), values=None)
     lowered = _lower(update, arrays.state, policy_batch, arrays.policy.frozen, iteration, rate)
     yield Compiled("update", *compile_program("update", lowered), trips, minibatches)
     signals = needed_signals(config)
@@ -65,7 +65,7 @@ def compile_learner(
     scores = _count_scores(config) * minibatches + signal_scores * epoch_minibatches
     if scores:
         # The scores are what these columns are made of, so they are not there yet.
-        scored_batch = plan_scores(config, mesh, batch)
+        scored_batch = plan_scores(config, batch)
         lowered = _lower(score, arrays.state.params, scored_batch, arrays.policy.frozen)
         yield Compiled("score", *compile_program("score", lowered), trips, scores)
     for signal in signals:

@@ -114,6 +114,24 @@ def test_products_of_experts_count_those_that_are_here() -> None:
     assert count_cost(Program(other, experts=8), ()).operations == 2 * 16384
 
 
+@pytest.mark.parametrize("tree", [False, True])
+def test_attention_counts_its_queries_and_no_mask(tree: bool) -> None:
+    """A mask is larger than the queries here; what it saves is not known."""
+    mask = ", %m" if tree else ""
+    lines = [
+        "ENTRY %main (q: bf16[2,64,4,8], k: bf16[2,64,2,8], m: bf16[2,1,64,64]) -> bf16[2,4,64,8] {",
+        "  %q = bf16[2,64,4,8]{3,2,1,0} parameter(0)",
+        "  %k = bf16[2,64,2,8]{3,2,1,0} parameter(1)",
+        "  %m = bf16[2,1,64,64]{3,2,1,0} parameter(2)",
+        f"  ROOT %y = bf16[2,4,64,8]{{3,1,2,0}} custom-call(%q, %k, %k{mask}), "
+        'custom_call_target="__cudnn$fmhaScaleBiasSoftmax"',
+        "}",
+    ]
+    # Two products, and half of the pairs of tokens.
+    expected = 2 * 2 * 2 * 4 * 8 * 64 * 64 / 2
+    assert count_cost(Program("\n".join(lines)), ()).operations == expected
+
+
 def test_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="ENTRY"):
         Program("module @jit_step {\n}\n")

@@ -74,8 +74,10 @@ def test_the_memory_of_a_chip_is_the_limit_of_its_compiler(name: str) -> None:
         compile_program("double", lowered)
 
 
-def test_one_chip_holds_no_scores(tmp_path: Path) -> None:
-    found = preflight(tmp_path, "v6e-1", "--config.engine.name=vllm")
+@pytest.mark.parametrize("share", [False, True])
+def test_one_chip_holds_no_scores(share: bool, tmp_path: Path) -> None:
+    flags = ("--config.engine.name=vllm", f"--config.batch.share_prefixes={share}")
+    found = preflight(tmp_path, "v6e-1", *flags)
     scores = 8 * SHAPE.num_heads * TOKENS * TOKENS * 4
     assert found["programs"]["score"]["temporaries"] < scores
 
