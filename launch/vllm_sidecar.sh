@@ -101,6 +101,9 @@ if [ "$gpus" = none ]; then
   batched=$((max_length > 2048 ? max_length : 2048))
   # A request's own seed together with chunked prefill kills the engine on a CPU.
   common+=(--enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens "$batched")
+  # As MALLOC in gigpo_jax/engines/vllm/launch.py.
+  malloc=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776
+  export GLIBC_TUNABLES="${GLIBC_TUNABLES:-$malloc}"
 else
   IFS=, read -ra list <<<"$gpus"
   [ $((${#list[@]} % tensor)) = 0 ] || fail "--tensor $tensor: ${#list[@]} GPUs do not divide into groups of $tensor"

@@ -23,7 +23,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, EngineLost, OnTokens, SamplingParams
-from gigpo_jax.engines.remote.probe import make_probe_scorer
+from gigpo_jax.engines.remote.probe import make_probe_scorer, scores_files
 from gigpo_jax.engines.remote.protocol import (
     Limits,
     ResponseDiscarded,
@@ -135,8 +135,13 @@ class RemoteEngine:
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self.retries = 0
         self.last_push: dict[str, float] = {}
-        self._score_probe = make_probe_scorer(config, params, settings.dtype)
         adapter = lora.detach_adapter(params)
+        self._scores_files = adapter is None and scores_files(config, settings.dtype)
+        if self._scores_files:
+            # Its parameters are on one device.
+            self._score_probe = make_probe_scorer(replace(config, for_cpu=True), {}, settings.dtype)
+        else:
+            self._score_probe = make_probe_scorer(config, params, settings.dtype)
         self._rank = 0 if adapter is None else lora.adapter_rank(adapter)
         self._closed = False
         self._session: aiohttp.ClientSession | None = None
@@ -237,8 +242,10 @@ class RemoteEngine:
         """
         # With the number of the host, because hosts may share the folder.
         name = push_name(f"{self._run}.host{jax.process_index()}.{version}")
-        # Computed while the weights are written and loaded.
-        expected = self._score_probe(params, np.array(self._settings.probe))
+        probe = np.array(self._settings.probe)
+        if not self._scores_files:
+            # Computed while the weights are written and loaded.
+            expected = self._score_probe(params, probe)
         dtype = jax.numpy.dtype(self._settings.dtype)
         adapter = lora.detach_adapter(params)
         # Servers that recover during the write would look for files that are being replaced.
@@ -254,6 +261,9 @@ class RemoteEngine:
                 f"config.engine.weights_dir: {self._store.folder}: cannot be written "
                 f"({err.strerror}); use a folder with more room"
             ) from err
+        if self._scores_files:
+            # Computed while the weights are loaded.
+            expected = self._score_probe(self._store.map_weights(self.config, name), probe)
         # Requests from here on accept nothing older. Set after the write, which may fail.
         self._version = version
         weights = PushedWeights(

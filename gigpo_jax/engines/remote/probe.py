@@ -11,6 +11,15 @@ from gigpo_jax.models import decoder
 PROBE_TOKENS = 64  # largest number
 
 
+def scores_files(config: decoder.DecoderConfig, dtype: str) -> bool:
+    """Tells whether the learner scores the probe with a written file's bytes.
+
+    On CPUs XLA would copy bfloat16 parameters to float32. Those of a file are in the order of
+    `DecoderConfig.for_cpu`, which it reads in place.
+    """
+    return jax.default_backend() == "cpu" and dtype == "bfloat16" and config.experts is None
+
+
 def make_probe_scorer(config: decoder.DecoderConfig, params: decoder.Params, dtype: str) -> Any:
     """Makes a jitted function that scores a prompt.
 
@@ -19,9 +28,10 @@ def make_probe_scorer(config: decoder.DecoderConfig, params: decoder.Params, dty
     """
 
     def score(params: decoder.Params, tokens: jax.Array) -> jax.Array:
+        execution = decoder.Execution(dtype=jax.numpy.dtype(dtype))
+        hidden = decoder.hidden_states(config, params, tokens[None], execution=execution)
         # [P - 1, V]: the scores after every token but the last, for the token that follows it.
-        logits = decoder.logits(config, params, tokens[None], dtype=jax.numpy.dtype(dtype))[0, :-1]
-        logprobs = jax.nn.log_softmax(logits)
+        logprobs = jax.nn.log_softmax(decoder.score_tokens(config, params, hidden[0, :-1]))
         return jax.numpy.take_along_axis(logprobs, tokens[1:, None], axis=1)[:, 0]
 
     mesh = parameter_mesh(params)

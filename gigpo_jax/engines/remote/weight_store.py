@@ -15,7 +15,7 @@ from gigpo_jax.models import lora
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.adapter_file import write_adapter
 from gigpo_jax.models.files.checksum import Checksum
-from gigpo_jax.models.files.weights import write_tensors
+from gigpo_jax.models.files.weights import map_file, write_tensors
 
 PREFIX = "gigpo_jax-weights"
 TMPFS = pathlib.Path("/dev/shm")
@@ -87,6 +87,10 @@ class WeightStore:
         path = self._next_path(name, keep=0)
         write_tensors(path, config, params, dtype=dtype, on_tensor=checksum.add)
         return checksum.hexdigest()
+
+    def map_weights(self, config: DecoderConfig, name: str) -> Params:
+        """Maps a file of `write_weights` into memory; see `map_file`."""
+        return map_file(self.folder / name, config)
 
     def write_adapter(
         self, config: DecoderConfig, adapter: Params, *, dtype: Any, name: str

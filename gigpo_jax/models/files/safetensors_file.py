@@ -137,8 +137,8 @@ def write_file(
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(header).encode()
-    # The tensors begin at a multiple of 8 bytes, so that they can be read from a memory map.
-    text += b" " * (-len(text) % 8)
+    # The tensors begin at a multiple of 64 bytes, so that XLA reads them from a memory map.
+    text += b" " * (-(8 + len(text)) % 64)
     with path.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for name, shape in names:
