@@ -62,6 +62,16 @@ def test_the_key_is_in_the_environment_and_on_no_command_line(
     assert "--no-enable-chunked-prefill" not in on_gpu
 
 
+def test_on_cpus_memory_of_a_load_is_kept_unless_malloc_has_settings(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert "mmap_threshold" in server_environment(plan(tmp_path), "")["GLIBC_TUNABLES"]
+    assert "GLIBC_TUNABLES" not in server_environment(plan(tmp_path, gpu=True), "")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert server_environment(plan(tmp_path), "")["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
+
+
 def test_servers_take_adapters_only_when_asked(tmp_path: pathlib.Path) -> None:
     plain = vllm_launch.server_command(plan(tmp_path), 8123)
     assert "--enable-lora" not in plain

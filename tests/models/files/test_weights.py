@@ -18,9 +18,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
-from gigpo_jax.models.files.weights import is_finite, load_hf, save_hf
+from gigpo_jax.models.files.weights import is_finite, load_hf, map_file, save_hf, write_tensors
 from gigpo_jax.models.text.tokenizer import load_tokenizer, word_tokenizer
-from tests.models.shapes import SMALL, VL, random_params
+from tests.models.shapes import SMALL, VL, on_cpus, random_params
 
 ROPE = {
     "rope_type": "llama3",
@@ -58,6 +58,26 @@ def test_saved_is_loaded_bit_by_bit(
     assert loaded_config == config
     assert_same(loaded, params)
     assert list((tmp_path / "deep").iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("config", [TIED, UNTIED, SMALL["qwen3_tied"], VL])
+def test_a_mapped_file_has_the_parameters_of_engines_on_cpus_without_a_copy(
+    config: DecoderConfig, tmp_path: pathlib.Path
+) -> None:
+    params = random_params(config, dtype=jnp.bfloat16)
+    file = tmp_path / "file"
+    write_tensors(file, config, params, dtype="bfloat16")
+    mapped = map_file(file, config)
+    _, expected = on_cpus(config, params)
+    expected.pop("vision", None)
+    assert_same(mapped, expected)
+    # What changes in the file changes in the arrays: they are its bytes.
+    names = safetensors.numpy.load_file(file)
+    start = file.stat().st_size - sum(tensor.nbytes for tensor in names.values())
+    with file.open("r+b") as stream:
+        stream.seek(start)
+        stream.write(b"\x80\x3f")  # 1.0
+    assert mapped["embed"][0, 0] == 1.0 != expected["embed"][0, 0]
 
 
 @pytest.mark.parametrize("language_model", [TIED, UNTIED])
