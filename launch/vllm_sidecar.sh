@@ -101,9 +101,6 @@ if [ "$gpus" = none ]; then
   batched=$((max_length > 2048 ? max_length : 2048))
   # A request's own seed together with chunked prefill kills the engine on a CPU.
   common+=(--enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens "$batched")
-  # As MALLOC in gigpo_jax/engines/vllm/launch.py.
-  malloc=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776
-  export GLIBC_TUNABLES="${GLIBC_TUNABLES:-$malloc}"
 else
   IFS=, read -ra list <<<"$gpus"
   [ $((${#list[@]} % tensor)) = 0 ] || fail "--tensor $tensor: ${#list[@]} GPUs do not divide into groups of $tensor"
@@ -116,6 +113,9 @@ fi
 settings=(PYTHONPATH="$here" VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 GIGPO_WEIGHTS_DIR="$weights_dir"
   VLLM_CPU_KVCACHE_SPACE="$cache_gib" VLLM_CPU_NUM_OF_RESERVED_CPU=0
   VLLM_ALLOW_RUNTIME_LORA_UPDATING="$((lora_rank > 0))")
+# As MALLOC in gigpo_jax/engines/vllm/launch.py.
+malloc=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776
+[ "$gpus" != none ] || settings+=(GLIBC_TUNABLES="${GLIBC_TUNABLES:-$malloc}")
 urls=()
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait' EXIT

@@ -153,7 +153,8 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
     if plan.gpu or available is None:
         return
     # Weights are in memory twice while they are packed, at worst as float32 from bfloat16 files.
-    weights = 2 * sum(file.stat().st_size for file in plan.model.glob("*.safetensors"))
+    # Memory that malloc keeps has gaps: half as much again.
+    weights = 2.5 * sum(file.stat().st_size for file in plan.model.glob("*.safetensors"))
     cache = max(1, round(plan.cache_gib))
     needed = servers * (weights + cache * GIB + PROGRAM_BYTES)
     if needed > available:
