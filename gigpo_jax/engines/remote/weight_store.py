@@ -8,7 +8,6 @@ import secrets
 import shutil
 import stat
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
 from gigpo_jax.core.errors import InputError
@@ -86,13 +85,7 @@ class WeightStore:
         checksum = Checksum()
         # The previous file is deleted first: the folder may have no room for two.
         path = self._next_path(name, keep=0)
-        # In a thread: it takes two thirds of the time of the write.
-        with ThreadPoolExecutor(1) as pool:
-
-            def add_tensor(*tensor: Any) -> None:
-                pool.submit(checksum.add, *tensor)
-
-            write_tensors(path, config, params, dtype=dtype, on_tensor=add_tensor)
+        write_tensors(path, config, params, dtype=dtype, on_tensor=checksum.add)
         return checksum.hexdigest()
 
     def map_weights(self, config: DecoderConfig, name: str) -> Params:
