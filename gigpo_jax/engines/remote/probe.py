@@ -12,7 +12,7 @@ PROBE_TOKENS = 64  # largest number
 
 
 def scores_files(config: decoder.DecoderConfig, dtype: str) -> bool:
-    """Tells whether the learner scores the probe with a written file's bytes.
+    """Tells whether the learner's probe reads the written file.
 
     On CPUs XLA would copy bfloat16 parameters to float32. Those of a file are in the order of
     `DecoderConfig.for_cpu`, which it reads in place.

@@ -160,11 +160,12 @@ def load_file(
 
 
 def map_file(file: pathlib.Path, config: DecoderConfig) -> Params:
-    """Maps a file of `write_tensors` into memory, as parameters for `DecoderConfig.for_cpu`.
+    """Maps a file of `write_tensors` into memory.
 
-    They are in the dtype of the file, on the default device, which is a CPU, and are the bytes of
-    the file itself: XLA copies only tensors that do not begin at a multiple of 64 bytes. Experts
-    are not possible; a vision tower is left out. Errors are those of `load_hf`.
+    The parameters are those of `DecoderConfig.for_cpu`, in the dtype of the file and on the default
+    device, which is a CPU. They are the bytes of the file itself: XLA copies only tensors that do
+    not begin at a multiple of 64 bytes. Experts are not possible; a vision tower is left out.
+    Errors are those of `load_hf`.
     """
     places = _check_tensors(file, [file], config)
     leaves, tree = _list_leaves(config)
