@@ -33,7 +33,7 @@ KERNELS = {
     "tpu": "tpu",
 }  # platform to lower for -> the kernels of attention there
 FUSED = "__cudnn$fmhaSoftmax"
-MASKED = "__cudnn$fmhaScaleBiasSoftmax"  # of GPUs before Hopper
+MASKED = "__cudnn$fmhaScaleBiasSoftmax"  # of GPUs before Hopper, and of trees
 
 
 @pytest.fixture(params=KERNELS)
@@ -189,8 +189,17 @@ def test_kept_attention_is_not_computed_again(
     assert forwards("attention") == 1
 
 
-@pytest.mark.parametrize("kernels", ["hopper", "gpu", "tpu"])
-def test_trees_have_the_kernel_of_the_device(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "platform", "calls"),
+    [
+        ("hopper", "cuda", (f"@{MASKED}(", f"@{MASKED}Backward(")),
+        ("gpu", "cuda", (f"@{MASKED}(", f"@{MASKED}Backward(")),
+        ("tpu", "tpu", ("splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv")),
+    ],
+)
+def test_trees_have_the_kernel_of_the_device(
+    kernels: str, platform: str, calls: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     believe_in_cudnn(monkeypatch)
     query, key = (jax.ShapeDtypeStruct((2, 128, n, 64), jnp.bfloat16) for n in (4, 2))
     trees = jax.ShapeDtypeStruct((2, 2, 128), jnp.int32)
@@ -199,12 +208,8 @@ def test_trees_have_the_kernel_of_the_device(kernels: str, monkeypatch: pytest.M
         return attention(query, key, key, trees, kernels=kernels).astype(jnp.float32).sum()
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
-    text = lowered(gradient, "tpu" if kernels == "tpu" else "cuda", query, key, trees)
-    calls = {
-        "tpu": ("splash_mha_fwd", "splash_mha_dq", "splash_mha_dkv"),
-        "gpu": (f"@{MASKED}(", f"@{MASKED}Backward("),
-    }
-    assert all(call in text for call in calls.get(kernels, calls["gpu"]))
+    text = lowered(gradient, platform, query, key, trees)
+    assert all(call in text for call in calls)
 
 
 @pytest.mark.parametrize(("kernels", "call"), [("hopper", FUSED), ("gpu", MASKED)])

@@ -87,7 +87,8 @@ def memory_plan(
         },
         "older policies": policy_bytes * count_older_policies(config),
         **engine,
-        "activations": _activation_bytes(config, shape, row_count),
+        "activations": _activation_bytes(config, shape, row_count)
+        + (0 if on_cpu else _mask_bytes(config, row_count)),
         "activations of the vision tower": 0,
     }
     if shape.vision:
@@ -211,6 +212,16 @@ def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) 
     chunk = min(config.batch.logprob_chunk, tokens)
     # Logits of a chunk and their gradient, both in float32.
     return layers + chunk * shape.vocab_size * 4 * 2
+
+
+def _mask_bytes(config: ConfigDict, row_count: int) -> float:
+    """Returns the bytes of masks of trees of texts.
+
+    They are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair. Splash attention has
+    two masks of 1 byte, and a copy of 4.
+    """
+    shares = config.batch.share_prefixes and not config.model.replay_routes
+    return shares * row_count * config.batch.row_length**2 * 6.0
 
 
 def _kept_numbers(remat: str, shape: DecoderConfig | VisionConfig) -> int:

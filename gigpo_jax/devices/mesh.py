@@ -220,7 +220,7 @@ def on_each_device(
     Args:
       mesh: Mesh of the learner.
       attend: Attention (query [B, T, H, K], key [B, T, G, K], value [B, T, G, K], segment_ids
-        [B, T], **options) -> [B, T, H, K].
+        [B, T] or [B, 2, T], **options) -> [B, T, H, K].
       kv_heads: Number of key/value heads, G.
     """
     heads = P(ROWS, None, "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None)

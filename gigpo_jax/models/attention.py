@@ -287,7 +287,7 @@ def _cudnn_segments(
 
     The segments are given by their lengths and offsets.
     """
-    # A mask would be an array of T x T, and have a gradient that nobody reads.
+    # A mask, as trees have it, would be an array of T x T, with a gradient that nobody reads.
     # jax.nn.dot_product_attention has no offsets, hence the private module.
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
@@ -322,8 +322,8 @@ def splash_attention(
 ) -> jax.Array:
     """Splash attention of jax, a Pallas kernel for TPUs.
 
-    It has no array of T x T, and no products beyond `max_segment` back. Arguments and result as for
-    `attention`. With `interpret` it runs on any platform, slowly.
+    It has no products beyond `max_segment` back, and no array of T x T but the mask of trees.
+    Arguments and result as for `attention`. With `interpret` it runs on any platform, slowly.
     """
     # Takes a second to import, and only TPUs need it.
     from jax.experimental.pallas.ops.tpu import splash_attention as pallas_splash

@@ -324,7 +324,8 @@ def hidden_states(
       tokens: [B, T] i32.
       positions: [B, T] i32, from 0 in each segment; None counts 0..T-1. [3, B, T] for texts with
         images.
-      segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row.
+      segment_ids: [B, T] i32, 0 for padding, segments from 1; None is one segment a row. [B, 2, T]
+        for trees, see `attention`.
       execution: dtype, rematerialisation and sharding.
       images: images of the texts, for a model with a vision tower; None for none.
       routes: [B, T, R] integers, experts of each token in place of the routers' choices: k for

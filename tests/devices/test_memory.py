@@ -84,6 +84,20 @@ def test_first_moments_of_two_bytes():
     )
 
 
+def test_trees_of_texts_have_masks_on_accelerators():
+    config = resolve(default_config())
+    config.batch.rows, config.batch.row_length = 4, 32768
+    config.mesh.fsdp = 2
+
+    def activations(on_cpu: bool = False) -> float:
+        return memory_plan(config, PUBLISHED["1.5b"], devices=2, on_cpu=on_cpu)["activations"]
+
+    separate = activations()
+    config.batch.share_prefixes = True
+    assert activations() - separate == 2 * 6 * 2**30
+    assert activations(on_cpu=True) == separate
+
+
 def test_muon_has_no_second_moments_of_matrices():
     config = default_config()
     config.optim.name = "muon"

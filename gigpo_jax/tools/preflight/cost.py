@@ -339,9 +339,10 @@ def _custom_call_operations(program: Program, computation: Computation, step: In
     for fragment, (products, token_axis) in _ATTENTION.items():
         # The other kernels state no count of operations, so their names tell what they are.
         if fragment in step.name or fragment in target:
-            # Offsets have fewer axes, and the masks of trees, or their tiles, are square.
-            tensors = [shape for shape in inputs if len({*shape.dims[-2:]}) == 2 < len(shape.dims)]
-            query = max(tensors, key=lambda shape: shape.elements)
+            # cuDNN has them first. Before those of splash attention come masks, which are no
+            # floats, and offsets.
+            floats = [shape for shape in inputs if shape.dtype.startswith(("f", "bf"))]
+            query = inputs[0] if "fmha" in target else max(floats, key=lambda x: x.elements)
             # Half of 2 x elements x tokens: attention is causal.
             return products * query.elements * query.dims[token_axis]
     return 0.0

@@ -114,21 +114,31 @@ def test_products_of_experts_count_those_that_are_here() -> None:
     assert count_cost(Program(other, experts=8), ()).operations == 2 * 16384
 
 
-@pytest.mark.parametrize("tree", [False, True])
-def test_attention_counts_its_queries_and_no_mask(tree: bool) -> None:
-    """A mask is larger than the queries here; what it saves is not known."""
-    mask = ", %m" if tree else ""
+@pytest.mark.parametrize("heads", [4, 8])
+@pytest.mark.parametrize(
+    ("target", "operands"),
+    [
+        ("__cudnn$fmhaSoftmax", "%q, %k, %k"),
+        ("__cudnn$fmhaScaleBiasSoftmax", "%q, %k, %k, %m"),
+        ("splash_mha_fwd", "%s, %k"),
+        ("splash_mha_fwd", "%t, %s, %k"),
+    ],
+)
+def test_attention_counts_its_queries_and_no_mask(heads: int, target: str, operands: str) -> None:
+    """Masks are larger than the queries here; what they save is not known."""
+    query = f"bf16[2,64,{heads},8]"
     lines = [
-        "ENTRY %main (q: bf16[2,64,4,8], k: bf16[2,64,2,8], m: bf16[2,1,64,64]) -> bf16[2,4,64,8] {",
-        "  %q = bf16[2,64,4,8]{3,2,1,0} parameter(0)",
+        f"ENTRY %main (q: {query}, k: bf16[2,64,2,8], m: bf16[2,1,64,64]) -> {query} {{",
+        f"  %q = {query}{{3,2,1,0}} parameter(0)",
         "  %k = bf16[2,64,2,8]{3,2,1,0} parameter(1)",
         "  %m = bf16[2,1,64,64]{3,2,1,0} parameter(2)",
-        f"  ROOT %y = bf16[2,4,64,8]{{3,1,2,0}} custom-call(%q, %k, %k{mask}), "
-        'custom_call_target="__cudnn$fmhaScaleBiasSoftmax"',
+        f"  %s = bf16[2,{heads},64,8]{{3,2,1,0}} parameter(3)",
+        "  %t = s32[2,4,64,64]{3,2,1,0} parameter(4)",
+        f'  ROOT %y = {query}{{3,2,1,0}} custom-call({operands}), custom_call_target="{target}"',
         "}",
     ]
     # Two products, and half of the pairs of tokens.
-    expected = 2 * 2 * 2 * 4 * 8 * 64 * 64 / 2
+    expected = 2 * 2 * 2 * heads * 8 * 64 * 64 / 2
     assert count_cost(Program("\n".join(lines)), ()).operations == expected
 
 
