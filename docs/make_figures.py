@@ -1,5 +1,6 @@
 """Draws docs/success.png and docs/evidence.png from the runs in benchmarks/results/alfworld_long,
-and docs/tabular_credit.png and docs/tabular_learning.png from the files of the grid worlds.
+docs/pooled.png from those in alfworld_pooled, and docs/tabular_credit.png and
+docs/tabular_learning.png from the files of the grid worlds.
 
     python docs/make_figures.py
 
@@ -20,11 +21,11 @@ from gigpo_jax.tools.compare.figure import STYLES, Line, draw_lines
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-RUNS = RESULTS / "alfworld_long"
 METRIC = "val/sampled/success_rate"
 TITLE = "Household games in unseen rooms, at most 30 actions\n{} seeds; bars: 95% intervals"
-FIGURES = {  # file -> number of seeds, and label of each folder
+FIGURES = {  # file -> folder of the runs, number of seeds, and label of each arm's folders
     "success": (
+        "alfworld_long",
         10,
         {
             "grpo": "GRPO",
@@ -33,6 +34,7 @@ FIGURES = {  # file -> number of seeds, and label of each folder
         },
     ),
     "evidence": (
+        "alfworld_long",
         5,
         {
             "grpo": "GRPO",
@@ -41,11 +43,22 @@ FIGURES = {  # file -> number of seeds, and label of each folder
             "gigpo_finer": "GiGPO, finer anchor states",
         },
     ),
+    "pooled": (
+        "alfworld_pooled/reported",
+        5,
+        {
+            "grpo_lr1e-4": "GRPO",
+            "gigpo_lr1e-4": "GiGPO",
+            "repeat_discount_gigpo_lr3e-4": "GiGPO with repeat discount",
+            "repeat_discount_graph_values_episode_lr3e-4": "pooled values with repeat discount",
+        },
+    ),
 }
 # One colour and marker for one algorithm in all figures.
 STYLE_OF = dict(zip(("grpo", "gigpo", "repeat_discount_gigpo", "gigpo_finer"), STYLES, strict=True))
 STYLE_OF |= {"rloo": ("#CC79A7", "v"), "salt": ("#E69F00", "v"), "graphgpo": ("#56B4E9", "D")}
 STYLE_OF |= {"graph_values": ("#000000", "o"), "exact": ("#882255", "*")}
+STYLE_OF |= {"repeat_discount_graph_values_episode": ("#000000", "o")}
 GRADED = {
     "gigpo": "GiGPO",
     "salt": "GiGPO with shared transitions (SALT)",
@@ -71,11 +84,14 @@ DIALS = {  # label of a dial -> world of each of its values
 }
 
 
-def make_line(arm: str, label: str, seeds: int) -> Line:
-    """The line of an arm: means over seeds with their t-intervals, in percent."""
+def make_line(runs: Path, label: str, seeds: int) -> Line:
+    """The line of an arm: means over seeds with their t-intervals, in percent.
+
+    The folders of its runs are `runs` followed by "_seed" and the seed.
+    """
     curves = []
     for seed in range(seeds):
-        lines = (RUNS / f"{arm}_seed{seed}" / "metrics.jsonl").read_text().splitlines()
+        lines = Path(f"{runs}_seed{seed}", "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         evaluations = [record for record in records if METRIC in record]
         iterations = [record["step"] for record in evaluations]
@@ -85,12 +101,13 @@ def make_line(arm: str, label: str, seeds: int) -> Line:
     return Line(label, np.array(iterations), np.stack([mean, mean - margin, mean + margin], 1))
 
 
-def draw_figure(name: str, seeds: int, labels: Mapping[str, str]) -> None:
+def draw_figure(name: str, folder: str, seeds: int, labels: Mapping[str, str]) -> None:
     """Writes docs/NAME.png."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
-    lines = [make_line(arm, label, seeds) for arm, label in labels.items()]
-    draw_lines(axes, lines, styles=[STYLE_OF[arm] for arm in labels])
+    lines = [make_line(RESULTS / folder / arm, label, seeds) for arm, label in labels.items()]
+    # The name of a folder may end with the learning rate.
+    draw_lines(axes, lines, styles=[STYLE_OF[arm.partition("_lr")[0]] for arm in labels])
     axes.set_xticks(lines[0].x)
     axes.set_xlabel("training iterations")
     axes.set_ylabel("games won, %")
@@ -162,6 +179,6 @@ def draw_worlds() -> None:
 
 
 if __name__ == "__main__":
-    for name, (seeds, labels) in FIGURES.items():
-        draw_figure(name, seeds, labels)
+    for name, (folder, seeds, labels) in FIGURES.items():
+        draw_figure(name, folder, seeds, labels)
     draw_worlds()
