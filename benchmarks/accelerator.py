@@ -112,15 +112,15 @@ def random_params(config: decoder.DecoderConfig, dtype: jnp.dtype) -> decoder.Pa
 
 
 def household_samples(config: decoder.DecoderConfig, tokens: int, row_length: int) -> list[Sample]:
-    """Steps of about `tokens` tokens with the lengths of published ALFWorld training.
+    """Steps with the lengths of published ALFWorld training, which fill 95% of `tokens` tokens.
 
-    The lengths are scaled down for short rows.
+    Rows of real minibatches have 5% of padding too. The lengths are scaled down for short rows.
     """
     rng = np.random.default_rng(0)
     scale = min(1.0, row_length / 4096)
     samples = []
     total = 0
-    while total < tokens:
+    while total < 0.95 * tokens:
         prompt = int(np.clip(rng.normal(620, 170), 250, 2048) * scale) + 1
         response = int(np.clip(rng.lognormal(4.6, 0.5), 20, 512) * scale) + 1
         ids = rng.integers(0, config.vocab_size, prompt + response).astype(np.int32)
@@ -237,13 +237,19 @@ def decode(
     params = random_params(config, dtype)
     longest = args.context + args.steps
     cache = decoder.init_cache(config, args.slots, longest, dtype)
+    kernels = attention.kernels_for(jax.devices()[0])
 
     @functools.partial(jax.jit, donate_argnums=1)
     def run(params: decoder.Params, cache: decoder.KVCache) -> tuple[jax.Array, decoder.KVCache]:
         def one(carry: tuple, i: jax.Array) -> tuple:
             tokens, cache = carry
             scores, cache = decoder.decode(
-                config, params, cache, tokens, jnp.full(args.slots, args.context) + i
+                config,
+                params,
+                cache,
+                tokens,
+                jnp.full(args.slots, args.context) + i,
+                kernels=kernels,
             )
             return (jnp.argmax(scores, -1).astype(jnp.int32), cache), None
 
@@ -349,6 +355,7 @@ def attention_kernels(
     token = draw(args.slots, heads, width)
     last = jnp.full(args.slots, args.context - 1)
     flat = tuple(jnp.swapaxes(x, 1, 2) for x in cache)  # [S, C, G, K]
+    one_token = functools.partial(attention.cached_attention, kernels=options["kernels"])
     kernels = {
         "train": {
             "chosen": functools.partial(make_gradient(chosen), *row),
@@ -356,7 +363,7 @@ def attention_kernels(
         },
         "decode": {
             "chosen": functools.partial(
-                jax.jit(attention.cached_attention), token, *(x[None] for x in cache), 0, last
+                jax.jit(one_token), token, *(x[None] for x in cache), 0, last
             )
         },
     }
@@ -451,6 +458,7 @@ def measure_iteration(
         "trained_tokens": round(metrics["batch/tokens"]),
         "prompt_tokens_mean": round(metrics["prompt/length_mean"], 1),
         "response_tokens": args.response,
+        "behaviour_mismatch": round(metrics["policy/behaviour_mismatch"], 6),
         "forecast_memory_gb": round(peak_memory(settings, plan) / 1e9, 2),
     }
 

@@ -25,7 +25,7 @@ from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
 
-SHAPE = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 8)
+SHAPE = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 16)
 SLOTS = 4
 LENGTH = 32
 KERNELS = {
@@ -108,7 +108,7 @@ def test_engine(platform: str, dtype: str) -> None:
     cache = jax.eval_shape(lambda: decoder.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
     state = jax.eval_shape(lambda: slots.init_slots(SLOTS))
     prefill = functools.partial(decoder.prefill, SHAPE, kernels=KERNELS[platform])
-    decode = functools.partial(decoder.decode, SHAPE)
+    decode = functools.partial(decoder.decode, SHAPE, kernels=KERNELS[platform])
     prefill_prompts = jax.jit(
         functools.partial(slots.prefill_prompts, prefill), donate_argnums=(1, 2)
     )
@@ -123,7 +123,9 @@ def test_engine(platform: str, dtype: str) -> None:
         functools.partial(slots.decode_tokens, decode, 4), donate_argnums=(1, 2)
     )
     control = jax.ShapeDtypeStruct((1 + SLOTS,), jnp.int32)
-    assert FUSED not in lowered(decode_tokens, platform, params, cache, state, control)
+    text = lowered(decode_tokens, platform, params, cache, state, control)
+    assert FUSED not in text
+    assert ("decode_attention" in text) == (platform == "cuda" and dtype == "bfloat16")
 
 
 def test_experts_are_one_operation_on_tpus_alone() -> None:

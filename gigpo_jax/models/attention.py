@@ -121,7 +121,12 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
 
 
 def cached_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    layer: jax.Array | int,
+    positions: jax.Array,
+    kernels: str | None = None,
 ) -> jax.Array:
     """Computes attention of one new token per slot.
 
@@ -135,10 +140,17 @@ def cached_attention(
       layer: index of the layer.
       positions: [S] i32 index of the new token; later entries of the cache are masked. C or more: a
         slot without a new token.
+      kernels: result of `kernels_for` for the device that this is compiled for; None: plain XLA.
 
     Returns:
       [S, H, K] in the dtype of `query`.
     """
+    if kernels in ("gpu", "hopper"):
+        # Takes a second to import, and only GPUs need it.
+        from gigpo_jax.models import decode_kernel
+
+        if decode_kernel.fits(query, key):
+            return decode_kernel.decode_attention(query, key, value, layer, positions)
     # A loop over blocks reads only as far as the slots are filled. A cache of one block needs none.
     if key.shape[3] > BLOCK:
         return chunk_attention(query[:, None], key, value, layer, None, positions[:, None])[:, 0]
@@ -259,8 +271,10 @@ def segment_limit(length: int) -> int:
 
     `length` is the row's number of tokens.
     """
-    # cuDNN starts work for every segment that there could be.
-    return max(32, length // 32)
+    # cuDNN's backward pass works on, and keeps in float32, a whole row of queries for every segment
+    # that there could be. With one for every 32 tokens this took a quarter of an update on an H200,
+    # and 26 GB.
+    return max(32, length // 512)
 
 
 def segment_extents(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -471,6 +471,7 @@ def decode(
     tokens: jax.Array,
     positions: jax.Array,
     shift: jax.Array | None = None,
+    kernels: str | None = None,
     experts: Experts = apply_experts,
 ) -> tuple[jax.Array, KVCache]:
     """Runs one token of every slot.
@@ -484,6 +485,7 @@ def decode(
         written.
       shift: [S] i32, added to the positions of the rotary embedding, as images take fewer positions
         than tokens; None: 0.
+      kernels: attention kernels, as for `attention.cached_attention`.
       experts: function for the experts.
 
     Returns:
@@ -496,7 +498,8 @@ def decode(
     ) -> tuple[jax.Array, KVCache]:
         # Written first, because a token attends to itself too.
         cache = write_tokens(cache, key, value, index, positions)
-        return cached_attention(query, cache.key, cache.value, index, positions), cache
+        mixed = cached_attention(query, cache.key, cache.value, index, positions, kernels)
+        return mixed, cache
 
     def write_routes(index: jax.Array, cache: KVCache, routes: jax.Array) -> KVCache:
         return write_token_routes(cache, routes, index, positions)

@@ -2,6 +2,7 @@
 cuDNN is given.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -17,6 +18,7 @@ from gigpo_jax.models.attention import (
     segment_limit,
     splash_attention,
 )
+from gigpo_jax.models.decode_kernel import decode_attention, fits
 
 # Segments cross the kernel's tiles of 128, and none is longer than 100; the row ends with padding.
 SEGMENTS = np.repeat([1, 2, 3, 4, 0], [60, 100, 30, 50, 16])[None].astype(np.int32)
@@ -97,6 +99,41 @@ def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other
         result = decode(jnp.array([position, 300]))
         np.testing.assert_allclose(result[1], expected[300], rtol=1e-5, atol=1e-5)
         assert result[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("slots", "groups", "shared", "capacity", "head_dim"),
+    [(3, 2, 6, 200, 16), (4, 1, 7, 64, 32), (2, 4, 1, 600, 64), (70, 8, 2, 130, 16)],
+)
+def test_the_decode_kernel_is_attention_over_the_cache(
+    slots: int, groups: int, shared: int, capacity: int, head_dim: int
+) -> None:
+    """Caches in one part and in many, slots with one token, with all, and without a new one."""
+    rng = np.random.default_rng(0)
+    store_shape = (2, slots, groups, capacity, head_dim)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+        for shape in ((slots, groups * shared, head_dim), store_shape, store_shape)
+    )
+    assert fits(query, key)
+    assert not fits(query.astype(jnp.float32), key.astype(jnp.float32))
+    assert not fits(query[..., :12], key[..., :12])
+    kernel = functools.partial(decode_attention, interpret=jax.default_backend() == "cpu")
+    positions = jnp.asarray(rng.integers(0, capacity, slots))
+    positions = positions.at[0].set(0).at[1].set(capacity - 1).at[-1].set(capacity + 3)
+    # Entries behind a slot's position are not read, whatever they are.
+    behind = jnp.arange(capacity) > positions[:, None]
+    poisoned = [jnp.where(behind[None, :, None, :, None], jnp.nan, array) for array in (key, value)]
+    for layer in (0, 1):
+        result = jax.jit(kernel)(query, *poisoned, layer, positions)
+        expected = cached_attention(
+            *(array.astype(jnp.float32) for array in (query, key, value)), layer, positions
+        )
+        errors = np.abs(np.asarray(result, np.float32) - expected)
+        assert errors[positions < capacity].max() < 0.02
+        assert np.isfinite(np.asarray(result, np.float32)).all()
+    others = jax.jit(kernel)(query, key, value, 1, positions.at[1].set(5))
+    assert others[0].tobytes() == result[0].tobytes()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

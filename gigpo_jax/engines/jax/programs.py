@@ -226,7 +226,8 @@ class Programs:
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; see `slots.decode_tokens`."""
         steps = self._settings.decode_steps
-        function = self._bind(device_code.decode_tokens, decoder.decode, steps)
+        decode = functools.partial(decoder.decode, kernels=self.placement.kernels)
+        function = self._bind(device_code.decode_tokens, decode, steps)
         return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
 
     def reset(self) -> None:
