@@ -45,7 +45,7 @@ FIGURES = {  # file -> folder of the runs, number of seeds, and label of each ar
     ),
     "pooled": (
         "alfworld_pooled/reported",
-        6,
+        8,
         {
             "grpo_lr1e-4": "GRPO",
             "gigpo_lr1e-4": "GiGPO",
