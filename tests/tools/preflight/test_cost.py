@@ -142,6 +142,26 @@ def test_attention_counts_its_queries_and_no_mask(heads: int, target: str, opera
     assert count_cost(Program("\n".join(lines)), ()).operations == expected
 
 
+def test_the_decode_kernel_reads_the_filled_blocks_of_a_layer() -> None:
+    cache = "bf16[4,16,2,1280,8]"
+    call = 'custom-call(%q, %c, %c), custom_call_target="__gpu$xla.gpu.triton", metadata={NAME}'
+    lines = [
+        f"ENTRY %main (q: bf16[16,2,6,8], c: {cache}) -> f32[16,2,6,8] {{",
+        "  %q = bf16[16,2,6,8]{3,2,1,0} parameter(0)",
+        f"  %c = {cache}{{4,3,2,1,0}} parameter(1)",
+        f"  ROOT %y = f32[16,2,6,8]{{3,2,1,0}} {call}",
+        "}",
+    ]
+    text = "\n".join(lines)
+    kernel = Program(text.replace("NAME", 'op_name="jit(f)/decode_attention/pallas_call"'))
+    small = 16 * 2 * 6 * 8 * (2 + 4)
+    entry = 2 * 16 * 2 * 8 * 2  # of keys and values, in one layer
+    assert count_cost(kernel, (3,)).bytes == small + 3 * 256 * entry
+    assert count_cost(kernel, ()).bytes == count_cost(kernel, (9,)).bytes == small + 1280 * entry
+    other = Program(text.replace("NAME", 'op_name="jit(f)/other"'))
+    assert count_cost(other, (3,)).bytes == small + 4 * 1280 * entry
+
+
 def test_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match="ENTRY"):
         Program("module @jit_step {\n}\n")
