@@ -24,6 +24,7 @@ from gigpo_jax.models.attention import attention
 from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.tools.preflight.targets import believe_in_hopper
 
 SHAPE = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 16)
 SLOTS = 4
@@ -51,6 +52,7 @@ def believe_in_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
         cudnn, "cuda_versions", types.SimpleNamespace(cudnn_get_version=lambda: 91000)
     )
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda _: True)
+    believe_in_hopper()
 
 
 def lowered(function, platform: str, *args) -> str:

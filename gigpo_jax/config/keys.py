@@ -530,7 +530,7 @@ KEYS: dict[str, Key] = {
     "batch.row_length": Key(
         4096,
         "number of tokens in a packed row; must hold a prompt and its response, which is all of a "
-        "conversation",
+        "conversation; a row takes at most 32 texts, or one for every 512 tokens if these are more",
         POSITIVE,
     ),
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),

@@ -272,8 +272,8 @@ def segment_limit(length: int) -> int:
     `length` is the row's number of tokens.
     """
     # cuDNN's backward pass works on, and keeps in float32, a whole row of queries for every segment
-    # that there could be. With one for every 32 tokens this took a quarter of an update on an H200,
-    # and 26 GB.
+    # that there could be. With one for every 32 tokens this took 22% of an update on an H200, and
+    # 26 GB.
     return max(32, length // 512)
 
 

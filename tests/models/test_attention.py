@@ -122,7 +122,7 @@ def test_the_decode_kernel_is_attention_over_the_cache(
     positions = jnp.asarray(rng.integers(0, capacity, slots))
     positions = positions.at[0].set(0).at[1].set(capacity - 1).at[-1].set(capacity + 3)
     # Entries behind a slot's position are not read, whatever they are.
-    behind = jnp.arange(capacity) > positions[:, None]
+    behind = jnp.arange(capacity) > jnp.where(positions < capacity, positions, 0)[:, None]
     poisoned = [jnp.where(behind[None, :, None, :, None], jnp.nan, array) for array in (key, value)]
     for layer in (0, 1):
         result = jax.jit(kernel)(query, *poisoned, layer, positions)

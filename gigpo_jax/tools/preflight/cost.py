@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gigpo_jax.models.attention import BLOCK
+from gigpo_jax.learner.planned_tokens import FILL
 from gigpo_jax.tools.preflight.hlo import Computation, Instruction, Program, Shape
 
 COLLECTIVES = (
@@ -117,7 +117,7 @@ def _add_computation(
             (inner,) = step.called.get("to_apply") or step.called["calls"]
             _add_computation(program, program.computations[inner], trips, times, looped, total)
         else:
-            total.bytes += times * _moved_bytes(program, computation, step, trips)
+            total.bytes += times * _moved_bytes(program, computation, step)
             total.operations += times * _count_operations(program, computation, step)
             if kind in COLLECTIVES:
                 total.sent[kind] += times * _larger_side(computation, step)
@@ -141,9 +141,7 @@ def _add_cheapest(
     total.copied += cheapest.copied
 
 
-def _moved_bytes(
-    program: Program, computation: Computation, step: Instruction, trips: Sequence[int]
-) -> int:
+def _moved_bytes(program: Program, computation: Computation, step: Instruction) -> int:
     """Bytes that an instruction moves from and to main memory."""
     inputs = [computation.by_name[name] for name in step.operands]
     if step.opcode == "fusion":
@@ -171,22 +169,19 @@ def _moved_bytes(
     read = 0
     # An iota reads nothing, and what a broadcast reads is small beside its result.
     if _DECODE_KERNEL in step.attributes:
-        read = sum(_cache_bytes(value, trips) for value in inputs)
+        read = sum(map(_cache_bytes, inputs))
     elif step.opcode not in ("iota", "broadcast"):
         read = sum(value.bytes for value in inputs)
     return read + sum(shape.bytes for shape in results if shape.space == 0)
 
 
-def _cache_bytes(value: Instruction, trips: Sequence[int]) -> int:
+def _cache_bytes(value: Instruction) -> int:
     """Bytes of an operand that the decode kernel reads.
 
-    Of a cache [L, S, G, C, K], those of one layer in the filled blocks.
+    Of a cache [L, S, G, C, K], those of the filled part of one layer.
     """
     dims = value.shapes[0].dims
-    if len(dims) != 5:
-        return value.bytes
-    entries = min(trips[0] * BLOCK, dims[3]) if trips else dims[3]
-    return value.bytes // (dims[0] * dims[3]) * entries
+    return int(FILL * value.bytes / dims[0]) if len(dims) == 5 else value.bytes
 
 
 def _new_arrays(inputs: list[Instruction], step: Instruction) -> list[Shape]:
