@@ -529,8 +529,8 @@ KEYS: dict[str, Key] = {
     ),
     "batch.row_length": Key(
         4096,
-        "number of tokens in a packed row; must hold a prompt and its response, which is all of a "
-        "conversation; a row takes at most 32 texts, or one for every 512 tokens if these are more",
+        "number of tokens in a packed row, at most 32 texts (long rows more); must hold a prompt "
+        "and its response, or a conversation",
         POSITIVE,
     ),
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
