@@ -22,7 +22,7 @@ from gigpo_jax.tools.compare.figure import STYLES, Line, draw_lines
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 METRIC = "val/sampled/success_rate"
-TITLE = "Household games in unseen rooms, at most 30 actions\n{} seeds; bars: 95% intervals"
+TITLE = "Household games in unseen rooms, at most 30 actions\n{} seeds; bars: 95% t-intervals"
 FIGURES = {  # file -> folder of the runs, number of seeds, and label of each arm's folders
     "success": (
         "alfworld_long",
@@ -166,7 +166,7 @@ def draw_worlds() -> None:
         world: {arm: grades[world]["estimates"][arm]["by row"]["gain"] for arm in GRADED}
         for world in names
     }
-    title = "Correlation with the exact advantage: gain over GRPO; 16 seeds, bars: 95% intervals"
+    title = "Correlation with the exact advantage: gain over GRPO; 16 seeds, bars: 95% t-intervals"
     draw_dials("tabular_credit", "correlation, less GRPO", title, GRADED, credit)
     runs = {
         world: json.loads((RESULTS / "tabular" / f"{world}.json").read_text()) for world in names
