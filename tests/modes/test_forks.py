@@ -6,7 +6,23 @@ import pytest
 
 from gigpo_jax.rollout.record import read_rollouts
 from tests.metrics import CLOCK, records
-from tests.runs import run
+from tests.runs import run, run_two_hosts, warm_start
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A model that wins some games, and groups large enough to differ behind their first state.
+
+    Where all returns are equal, all forks by uncertainty are whole episodes.
+    """
+    return [
+        *warm_start(tmp_path_factory.mktemp("warm"), "--config.sft.epochs=40"),
+        "--config.env.max_steps=8",
+        "--config.train.groups=2",
+        "--config.train.group_size=12",
+        "--config.train.forks=6",
+        "--config.train.save_rollouts=1",
+    ]
 
 
 def saved_episodes(workdir: Path):
@@ -17,7 +33,7 @@ def saved_episodes(workdir: Path):
 @pytest.mark.parametrize(
     ("algorithm", "choice"),
     [
-        ("graph_values", "uniform"),
+        ("graph_values", "uncertainty"),
         pytest.param("carl", "entropy", marks=pytest.mark.long),
         pytest.param("vineppo", "uniform", marks=pytest.mark.long),
     ],
@@ -30,9 +46,7 @@ def test_a_resumed_run_makes_the_same_forks(
         *flags,
         *own,
         f"--config.rl.algorithm={algorithm}",
-        "--config.train.forks=2",
         f"--config.train.fork_choice={choice}",
-        "--config.train.save_rollouts=1",
     ]
     whole = tmp_path / "whole"
     resumed = tmp_path / "resumed"
@@ -44,9 +58,10 @@ def test_a_resumed_run_makes_the_same_forks(
     episodes = saved_episodes(whole)
     assert episodes == saved_episodes(resumed)
     forks = [episode for episode in episodes if episode.past]
-    assert {episode.member for episode in forks} == {2, 3}
+    assert forks
     for episode in forks:
-        assert len(episode.past) + len(episode.steps) <= 4
+        assert 6 <= episode.member < 12
+        assert len(episode.past) + len(episode.steps) <= 8
     # The run of one iteration ends with an evaluation.
     without = (*CLOCK, "val/")
     assert records(whole, without) == records(resumed, without)
@@ -62,3 +77,27 @@ def test_a_resumed_run_makes_the_same_forks(
     else:
         assert learned == sum(len(episode.steps) for episode in own)
     assert sum(record["rollout/forks"] for record in records(whole)[1:]) == len(forks)
+
+
+def test_two_hosts_make_the_forks_of_one(flags: list[str], tmp_path: Path) -> None:
+    """Each host forks its own groups."""
+    chosen = [
+        *flags,
+        "--config.rl.algorithm=graph_values",
+        "--config.train.iterations=1",
+        "--config.eval.panel=",
+    ]
+    alone = tmp_path / "alone"
+    done = run(alone, "train", *chosen)
+    assert done.returncode == 0, done.stderr
+    together = tmp_path / "together"
+    run_two_hosts(together, *chosen, "--config.mesh.fsdp=2")
+    expected = saved_episodes(alone)
+    found = saved_episodes(together)
+    assert sum(bool(episode.past) for episode in found) > 0
+    for one, other in zip(expected, found, strict=True):
+        assert (one.group, one.member, one.past) == (other.group, other.member, other.past)
+        assert [step.tokens for step in one.steps] == [step.tokens for step in other.steps]
+        assert [step.advantage for step in one.steps] == pytest.approx(
+            [step.advantage for step in other.steps], abs=1e-4
+        )

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.run.loggers.glossary import describe_metric
 from tests.metrics import records
 from tests.models.files import hub_server
-from tests.runs import CONFIG, LIMIT_S, command, run, wait_for_iteration
+from tests.runs import CONFIG, LIMIT_S, command, run, run_two_hosts, wait_for_iteration
 
 
 @pytest.fixture(scope="module")
@@ -172,29 +171,7 @@ def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(
 
 
 def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    two = [
-        *flags,
-        "--config.distributed=True",
-        "--config.mesh.fsdp=2",
-        "--config.train.iterations=1",
-    ]
-    hosts = []
-    for number in range(2):
-        env = {
-            "JAX_COORDINATOR_ADDRESS": address,
-            "JAX_NUM_PROCESSES": "2",
-            "JAX_PROCESS_ID": str(number),
-        }
-        env |= {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
-        started = command(tmp_path / "run", "train", *two)
-        hosts.append(
-            subprocess.Popen(started, env=os.environ | env, stderr=subprocess.PIPE, text=True)
-        )
-    errors = [host.communicate(timeout=LIMIT_S)[1] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], errors
+    run_two_hosts(tmp_path / "run", *flags, "--config.mesh.fsdp=2", "--config.train.iterations=1")
     first_record = records(whole)[1]
     second_record = records(tmp_path / "run")[1]
     equal_names = [

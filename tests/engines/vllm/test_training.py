@@ -166,6 +166,28 @@ def test_conversations_are_sampled_by_vllm_and_learnt_as_one_text(tmp_path: path
         assert record["batch/tokens"] < 0.5 * record["batch/steps"] * record["prompt/length_mean"]
 
 
+def test_vllm_samples_forks(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path / "run",
+        "--config.engine.name=vllm",
+        "--config.rl.algorithm=graph_values",
+        "--config.env.options.anchor=state",
+        "--config.train.iterations=2",
+        "--config.train.groups=4",
+        "--config.train.forks=3",
+        "--config.train.save_rollouts=1",
+    )
+    for record in records(tmp_path / "run"):
+        assert record["episode/aborted"] == 0
+        assert record["policy/behaviour_mismatch"] < 1e-4
+        assert record["rollout/forks"] > 0
+    for path in sorted((tmp_path / "run/rollouts").iterdir()):
+        episodes = read_rollouts(path).episodes
+        assert any(episode.past for episode in episodes)
+        # Replayed actions are no steps: nothing was sampled for them.
+        assert all(step.tokens for episode in episodes for step in episode.steps)
+
+
 def test_one_update_of_staleness_is_exactly_one_and_a_lost_server_leaves_a_checkpoint(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
