@@ -8,13 +8,15 @@ This distribution has the pure functions of gigpo_jax in the folder `sources`. I
 `gigpo_credit` makes them importable, unless gigpo_jax itself is installed; then that one is used.
 """
 
+import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 SOURCES = Path(__file__).parent / "sources"
@@ -27,12 +29,27 @@ elif importlib.util.find_spec("gigpo_jax.rl") is None:
     importlib.import_module("gigpo_jax").__path__.append(str(SOURCES / "gigpo_jax"))
     importlib.invalidate_caches()
 
+from gigpo_credit.columns import hash_names, make_columns  # noqa: E402
 from gigpo_jax.core.errors import InputError  # noqa: E402
-from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns  # noqa: E402
+from gigpo_jax.core.settings import FRACTION, Setting  # noqa: E402
+from gigpo_jax.rl.advantages import CHOICES, Advantages, check_choices  # noqa: E402
+from gigpo_jax.rl.algorithms import (  # noqa: E402
+    ALGORITHMS,
+    FROZEN_TEACHER,
+    LESSONS,
+    find_algorithm,
+    make_advantages,
+)
+from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns  # noqa: E402
 from gigpo_jax.tools.credit import grades  # noqa: E402
 
 __all__ = ["ALGORITHMS", "InputError", "advantages", "grade"]
+
+# Needs of algorithms that change the loss or prompts: without these, the advantages of their steps
+# are those of other algorithms.
+_OUTSIDE = (*OPTIONAL_FIELDS, FROZEN_TEACHER, LESSONS)
+_GAMMA = Setting(0.95, "discount factor of step returns", FRACTION)
+_STEP_WEIGHT = Setting(1.0, "weight of the step advantage")
 
 
 def advantages(
@@ -67,48 +84,58 @@ def advantages(
       gamma: Discount factor of step returns.
       step_weight: Weight of the step advantage, unless the algorithm fixes it.
       normalize: "mean_std" or "mean", unless the algorithm fixes it.
-      columns: Further columns by the names of `StepColumns`, such as `entropy`.
+      columns: Further columns by the names of `StepColumns`, such as `entropy`. Those of hashes,
+        such as `observation`, are texts too; None in `next_anchor`: the episode ends.
       **settings: Settings of the algorithm, and switches that win over the preset.
 
     Returns:
-      [N] f32.
+      [N] f32. Where an algorithm has advantages of tokens, their means.
 
     Raises:
-      InputError: A name or a value that cannot be used, or a column that is missing.
+      InputError: A name or a value that cannot be used, a column that is missing, two rows of one
+        step, or an algorithm whose effect is not in advantages of steps.
     """
-    reward = np.asarray(reward, np.float32)
-    rows = len(reward)
-    numbers = np.arange(rows) if anchor is None else anchor
-    given = {
+    gamma = _check_number("gamma", gamma, _GAMMA)
+    step_weight = _check_number("step_weight", step_weight, _STEP_WEIGHT)
+    switches = {key: value for key, value in settings.items() if key in CHOICES}
+    check_choices(**{"normalize": normalize, **switches})
+    own_settings = {key: value for key, value in settings.items() if key not in CHOICES}
+    known = find_algorithm(algorithm, own_settings)
+    outside = [name for name in known.needs if name in _OUTSIDE]
+    if outside:
+        raise InputError(
+            f"needs {', '.join(outside)}, which columns of steps cannot give",
+            key="algorithm",
+            value=algorithm,
+            fix="train it with gigpo_jax, or choose another one",
+        )
+    arguments = {
         "reward": reward,
-        "penalty": np.zeros(rows) if penalty is None else np.asarray(penalty),
-        "trajectory": _number(trajectory),
-        "step": np.asarray(step, np.int32),
-        "group": _number(group),
-        "anchor": _hash(numbers),
-        **{name: np.asarray(column) for name, column in (columns or {}).items()},
+        "penalty": penalty,
+        "trajectory": trajectory,
+        "step": step,
+        "group": group,
+        "anchor": anchor,
+        "action": action,
     }
-    if action is not None:
-        given["action"] = _hash(action)
-    own = {
-        key: value for key, value in settings.items() if key in find_algorithm(algorithm).settings
-    }
-    needs = find_algorithm(algorithm, own).needs
-    if "next_anchor" in needs and "next_anchor" not in given:
+    given = make_columns(arguments, columns or {})
+    rows = len(given["reward"])
+    given.setdefault("penalty", np.zeros(rows, np.float32))
+    if "anchor" not in given:
+        given["anchor"] = hash_names(range(rows), {})
+    values = {key: setting.default for key, setting in known.settings.items()} | own_settings
+    if "next_anchor" in known.needs and "next_anchor" not in given:
         given["next_anchor"] = _next_rows(given)
-    if "truncated" in needs and settings.get("truncation", "end") == "end":
+    if "truncated" in known.needs and values.get("truncation") == "end":
         # The column is not read then.
         given.setdefault("truncated", np.zeros(rows, bool))
-    if "observation" in needs and settings.get("prior", "return") == "return":
+    if "observation" in known.needs and values.get("prior") == "return":
         given.setdefault("observation", given["anchor"])  # likewise
-    for name in needs:
+    for name in known.needs:
         if name in OPTIONAL_COLUMNS and name not in given:
             raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")
-    lengths = {name: len(column) for name, column in given.items()}
-    if len({*lengths.values()}) > 1:
-        raise InputError("columns differ in length", key="columns", value=str(lengths))
-    function = make_advantages(
-        algorithm, preset, gamma=gamma, step_weight=step_weight, normalize=normalize, **settings
+    function = _compile(
+        algorithm, preset, gamma, step_weight, normalize, tuple(sorted(settings.items()))
     )
     # Few lengths, so that few shapes compile; padding is masked.
     size = max(256, 1 << (rows - 1).bit_length()) if rows else 0
@@ -147,17 +174,34 @@ def grade(
     return grades.grade(np.asarray(estimate), measured, seed, other)
 
 
-def _number(names: Any) -> np.ndarray:
-    """Equal names -> equal numbers, [N] i32."""
-    numbers: dict[Any, int] = {}
-    items = names.tolist() if isinstance(names, np.ndarray) else names
-    return np.array([numbers.setdefault(name, len(numbers)) for name in items], np.int32)
+# Bounded, because each entry keeps its programs.
+@functools.lru_cache(maxsize=64)
+def _compile(
+    algorithm: str,
+    preset: str,
+    gamma: float,
+    step_weight: float,
+    normalize: str,
+    settings: tuple[tuple[str, Any], ...],
+) -> Callable[[StepColumns], Advantages]:
+    """The jitted advantage function of an algorithm and its settings."""
+    numbers = {"gamma": gamma, "step_weight": step_weight}
+    return jax.jit(
+        make_advantages(algorithm, preset, normalize=normalize, **numbers, **dict(settings))
+    )
 
 
-def _hash(names: Any) -> np.ndarray:
-    """Equal names -> equal rows, [N, 2] u32; no row is zeros."""
-    numbers = (_number(names) + 1).astype(np.uint32)
-    return np.stack([numbers, numbers], axis=1)
+def _check_number(key: str, value: Any, setting: Setting) -> float:
+    """A number of any package as a float."""
+    fix = f"the default is {setting.default}"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as err:
+        raise InputError("must be a number", key=key, value=repr(value), fix=fix) from err
+    complaint = setting.complaint(number)
+    if complaint:
+        raise InputError(complaint, key=key, value=repr(value), fix=fix)
+    return number
 
 
 def _next_rows(given: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -174,4 +218,4 @@ def _next_rows(given: Mapping[str, np.ndarray]) -> np.ndarray:
 def _pad(column: np.ndarray, size: int) -> np.ndarray:
     padded = np.zeros((size, *column.shape[1:]), column.dtype)
     padded[: len(column)] = column
-    return padded.astype(np.float32) if padded.dtype == np.float64 else padded
+    return padded

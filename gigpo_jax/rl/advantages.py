@@ -44,12 +44,21 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "ddof": (0, 1),
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
-_HASHES = ("anchor", "action", "next_anchor", "observation", "past", "belief", "task_type")
+HASHES = ("anchor", "action", "next_anchor", "observation", "past", "belief", "task_type")
 _NUMBERS = ("trajectory", "step", "group", "tag", "tokens", "token_part", "strategy")
-_FLAGS = ("mask", "won", "truncated", "forked", "summary", "plan_start", "plan_changed")
+_FLAGS = (
+    "mask",
+    "won",
+    "truncated",
+    "forked",
+    "summary",
+    "executable",
+    "plan_start",
+    "plan_changed",
+)
 # All other columns are floats.
-_COLUMN_TYPES = {
-    **dict.fromkeys(_HASHES, jnp.uint32),
+COLUMN_TYPES = {
+    **dict.fromkeys(HASHES, jnp.uint32),
     **dict.fromkeys(_NUMBERS, jnp.integer),
     **dict.fromkeys(_FLAGS, jnp.bool_),
 }
@@ -95,13 +104,13 @@ def check_columns(**columns: Array) -> int:
     """
     lengths = {}
     for name, column in columns.items():
-        is_hash = name in _HASHES
+        is_hash = name in HASHES
         lengths[name] = column.shape[0] if column.ndim else -1
         shape = (lengths[name], 2) if is_hash else (lengths[name],)
         if column.ndim == 0 or column.shape != shape:
             expected = "[N, 2]" if is_hash else "[N]"
             raise ValueError(f"{name} must have shape {expected}, got {column.shape}")
-        kind = _COLUMN_TYPES.get(name, jnp.floating)
+        kind = COLUMN_TYPES.get(name, jnp.floating)
         if not jnp.issubdtype(column.dtype, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, got {column.dtype}")
     if len(set(lengths.values())) > 1:
