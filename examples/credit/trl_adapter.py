@@ -3,8 +3,10 @@
     trainer = CreditTrainer(model, reward_funcs, args=args, train_dataset=rows, algorithm="rloo")
 
 A row of TRL is a whole completion, so without more it is an episode of one step, and its task group
-is TRL's group of `num_generations` rows. Where the dataset or a `rollout_func` gives the columns
-`group`, `trajectory`, `step` and `anchor`, a row is one step of an episode.
+is TRL's group of `num_generations` rows. Where a `rollout_func` returns the lists `group`,
+`trajectory`, `step` and `anchor`, one value a completion, a row is one step of an episode. These
+columns cannot come from the dataset: TRL copies each of its rows `num_generations` times, and
+gigpo_credit refuses the copies, which would all be one step.
 """
 
 from typing import Any

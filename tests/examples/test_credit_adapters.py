@@ -85,60 +85,121 @@ def reward_rows(completions: list[str], **others: Any) -> list[float]:
     return [float(row % 3 + 1) for row in range(len(completions))]
 
 
+class Batches:
+    """A trainer of TRL on a tiny model, and its rewards and advantages.
+
+    Attributes:
+      trainer: `CreditTrainer` with two prompts and four completions of each.
+      batches: Rewards and advantages of each batch so far.
+    """
+
+    def __init__(self, folder: Path, dataset: list[dict[str, Any]], **settings: Any) -> None:
+        from datasets import Dataset
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from trl import GRPOConfig
+
+        from examples.credit.trl_adapter import CreditTrainer
+
+        self.batches: list[tuple[np.ndarray, np.ndarray]] = []
+        batches = self.batches
+
+        class Recorder(CreditTrainer):
+            def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+                output = super()._generate_and_score_completions(inputs)
+                batches.append((self._rewards.numpy().copy(), output["advantages"].numpy().copy()))
+                return output
+
+        args = GRPOConfig(
+            output_dir=str(folder),
+            per_device_train_batch_size=8,
+            num_generations=4,
+            max_completion_length=8,
+            temperature=5.0,  # equal completions would have no gradient
+            max_steps=2,
+            learning_rate=1e-3,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            bf16=False,
+            seed=0,
+        )
+        path = ROOT / "models/sokoban_text_tiny"
+        model = AutoModelForCausalLM.from_pretrained(path)
+        model.generation_config.stop_strings = None  # TRL generates without the tokenizer
+        self.trainer = Recorder(
+            model=model,
+            processing_class=AutoTokenizer.from_pretrained(path),
+            reward_funcs=reward_rows,
+            args=args,
+            train_dataset=Dataset.from_list(dataset),
+            **settings,
+        )
+
+    def train(self) -> bool:
+        """Trains for two updates; whether a parameter has changed."""
+        parameters = dict(self.trainer.model.named_parameters())
+        start = {name: value.detach().clone() for name, value in parameters.items()}
+        self.trainer.train()
+        return any(not value.equal(start[name]) for name, value in parameters.items())
+
+
+PROMPTS = [{"prompt": "P _ O"}, {"prompt": "_ X # #"}]
+
+
 @pytest.mark.parametrize("algorithm", ["max_rl", "grpo"])
 def test_a_trainer_of_trl_trains_with_our_numbers(algorithm: str, tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    import torch
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig
-
-    from examples.credit.trl_adapter import CreditTrainer
-
-    batches: list[tuple[np.ndarray, np.ndarray]] = []
-
-    class Recorder(CreditTrainer):
-        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-            output = super()._generate_and_score_completions(inputs)
-            batches.append((self._rewards.numpy().copy(), output["advantages"].numpy().copy()))
-            return output
-
-    args = GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=8,
-        temperature=5.0,  # equal completions would have no gradient
-        max_steps=2,
-        learning_rate=1e-3,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        seed=0,
-    )
-    path = ROOT / "models/sokoban_text_tiny"
-    model = AutoModelForCausalLM.from_pretrained(path)
-    model.generation_config.stop_strings = None  # TRL generates without the tokenizer
-    trainer = Recorder(
-        model=model,
-        processing_class=AutoTokenizer.from_pretrained(path),
-        reward_funcs=reward_rows,
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": "P _ O"}, {"prompt": "_ X # #"}] * 4),
-        algorithm=algorithm,
-        settings={"normalize": "mean"},
-    )
-    start = {name: value.clone() for name, value in trainer.model.named_parameters()}
-    trainer.train()
-    assert len(batches) == 2
-    for rewards, advantages in batches:
+    settings = {"normalize": "mean"}
+    run = Batches(tmp_path, PROMPTS * 4, algorithm=algorithm, settings=settings)
+    assert run.train()
+    assert len(run.batches) == 2
+    for rewards, advantages in run.batches:
         assert np.unique(rewards).size > 1
         mean = rewards.reshape(2, 4).mean(1).repeat(4)
         difference = rewards - mean
         expected = difference / mean if algorithm == "max_rl" else difference
         np.testing.assert_allclose(advantages, expected, atol=1e-5)
-    moved = [
-        not torch.equal(value, start[name]) for name, value in trainer.model.named_parameters()
+
+
+@pytest.mark.parametrize("algorithm", ["gigpo", "graph_values"])
+def test_steps_of_a_rollout_function_have_our_numbers(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    import gigpo_credit
+
+    names = ("group", "trajectory", "step", "anchor")
+    steps = {name: [row[place] for row in ROWS[:8]] for place, name in enumerate(names)}
+
+    def roll_out(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        """One completion a prompt; all completions differ."""
+        del trainer
+        rows = range(len(prompts))
+        return {
+            "prompt_ids": [[1, 2] for _ in rows],
+            "completion_ids": [[3, 4 + row] for row in rows],
+            "logprobs": None,
+            **steps,
+        }
+
+    run = Batches(tmp_path, PROMPTS * 4, algorithm=algorithm, rollout_func=roll_out)
+    assert run.train()
+    assert len(run.batches) == 2
+    for rewards, advantages in run.batches:
+        expected = gigpo_credit.advantages(algorithm, reward=rewards, **steps)
+        np.testing.assert_allclose(advantages, expected, atol=1e-6)
+        # Rows as episodes of one step would have three values, those of the rewards.
+        assert np.unique(np.round(advantages, 4)).size > 3
+
+
+def test_steps_of_a_dataset_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from gigpo_jax.core.errors import InputError
+
+    rows = [
+        prompt | {"group": "task", "trajectory": episode, "step": step, "anchor": "hall"}
+        for episode in range(4)
+        for step, prompt in enumerate(PROMPTS)
     ]
-    assert any(moved)
+    run = Batches(tmp_path, rows, algorithm="gigpo")
+    # TRL copies each row: four rows are one step.
+    with pytest.raises(InputError, match="is of the same group, trajectory and step"):
+        run.train()
