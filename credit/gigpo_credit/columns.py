@@ -77,7 +77,7 @@ def _cast(name: str, column: Any, numbers: dict[Any, int]) -> np.ndarray:
         if name in _NAMES:
             requirement = "must be numbers or names"
             return hash_names(values, {})[:, 0].astype(np.int32)
-        if name in HASHES and not all(isinstance(value, list) for value in values):
+        if name in HASHES and not any(isinstance(value, list) for value in values):
             # Zeros are no state, which only the end of an episode has.
             if name != "next_anchor" and None in values:
                 raise TypeError("None")

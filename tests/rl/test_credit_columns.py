@@ -112,7 +112,8 @@ def test_a_summary_may_have_the_index_of_its_step() -> None:
 
 def test_algorithms_that_act_elsewhere_are_refused() -> None:
     refused = []
-    empty = {name: [] for name in ROWS}
+    empty: dict[str, Any] = {name: [] for name in ROWS}
+    assert gigpo_credit.advantages("graph_values", **empty).shape == (0,)
     for name in ALGORITHMS:
         try:
             gigpo_credit.advantages(name, **empty)
