@@ -763,6 +763,16 @@ def _check_needs(config: ConfigDict) -> None:
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
+    if config.rl.settings.get("truncation") == "ignore":
+        # States on such a loop have no way to an end, and their backups no unique fixed point.
+        reason = "a loop that only truncated episodes pass has no value with rl.gamma=1"
+        require(
+            config.rl.gamma < 1 or config.rl.settings.shrinkage > 0,
+            config,
+            "rl.settings.truncation",
+            reason,
+            "use rl.gamma below 1, or rl.settings.shrinkage above 0",
+        )
     template = registry.find_style(config.env.name, config.env.prompt)
     if isinstance(template, Conversation):
         adds_hindsight = "hindsight_logprob" in needs

@@ -31,14 +31,15 @@ from gigpo_jax.rl.types import StepColumns
 # A bound for the while loop: it ends also where float32 cannot reach the residual.
 ROUNDS = 12  # largest number of corrections
 BACKUPS = 32  # backups in a round whose correction fails
-# Residuals in units of the largest reward of the group. At the first one f32 has nothing left to
-# correct. Between the two, corrections go on as long as they help.
-FINE_RESIDUAL = 2e-7
-COARSE_RESIDUAL = 1e-6
+# Sizes in units of the largest reward of the group.
+SETTLED = 3e-6  # largest entry of the last correction
+ALMOST_SETTLED = 1e-4  # likewise, where corrections stop shrinking
+FINE_RESIDUAL = 2e-7  # below it residuals may be rounding alone
 # Differences of values that are smaller than this share of the group's largest reward are rounding.
 ROUNDING = 1e-5
-# Number of rounds, both parts of the values, their residual, its largest entry now and before.
-_Round = tuple[Array, Array, Array, Array, Array, Array]
+# Number of rounds, both parts of the values, their residual, its largest entry, and the largest
+# entry of the correction now and before.
+_Round = tuple[Array, Array, Array, Array, Array, Array, Array]
 
 
 @jax.jit
@@ -56,7 +57,8 @@ def state_values(
     """Anchor states' values, the fixed point of mean backups.
 
     Rows stand in any order. Masked values, NaN included, have no effect. The value after the last
-    row of an episode is 0, also where the limit of steps ended it.
+    row of an episode is 0, also where the limit of steps ended it. The error is within 1e-5 of the
+    group's largest reward or value, also with gamma 1 (benchmarks/state_values.py measures it).
 
     Args:
       reward: [N] f32, environment reward of the step.
@@ -236,9 +238,9 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
 
     Each round corrects the values by an approximate solution for their residual, the mean of
     r + gamma V(g') - V(g). If that does not halve the largest residual, plain backups take the
-    place of the correction; they reduce it by gamma^32 at least. The error of a value is at most
-    the largest residual times the expected number of discounted steps to the end, which is at most
-    1 / (1 - gamma).
+    place of the correction; they reduce it by gamma^32 at least. The rounds end when a
+    correction is at most 3e-6 of the largest reward, when float32 allows no further progress, or
+    after 12 rounds.
 
     Args:
       graph: Graph of N rows.
@@ -255,24 +257,32 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
     reward = reward / unit
 
     def continues(carry: _Round) -> Array:
-        number, _, _, _, largest, previous = carry
-        # Near the limit of float32 residuals stop falling; further rounds would only cost time.
-        helps = (largest < 0.9 * previous) | (largest > COARSE_RESIDUAL)
-        return (number < ROUNDS) & (largest > FINE_RESIDUAL) & helps
+        number, _, _, _, largest, size, previous = carry
+        # Residuals say little about errors: with gamma 1 a value may be wrong by the residual times
+        # the expected number of steps to the end. But a correction is as large as the error before
+        # it, so the error after a small one is smaller still.
+        shrinks = size < previous / 2
+        # Near the limit of float32 corrections stop shrinking; further rounds would only cost time.
+        is_rounding = ~shrinks & (size < ALMOST_SETTLED) & (largest <= FINE_RESIDUAL)
+        return (number < ROUNDS) & (size > SETTLED) & ~is_rounding
 
     def improve(carry: _Round) -> _Round:
-        number, high, low, residual, largest, _ = carry
+        number, high, low, residual, largest, previous, _ = carry
         # Iterative refinement: BiCGSTAB solves for the remaining error alone, and the residual is
         # computed anew from the values. So a rough solution is enough.
-        corrected = _correct(graph, reward, outcome, high, low, residual)
+        correction = _solve(graph, residual)
+        corrected = _add(graph, reward, outcome, high, low, correction)
+        succeeds = jnp.max(jnp.abs(corrected[2])) <= jnp.maximum(largest / 2, FINE_RESIDUAL)
         high, low, residual = lax.cond(
-            jnp.max(jnp.abs(corrected[2])) <= largest / 2,
+            succeeds,
             lambda: corrected,
             # A backup never raises the largest residual, which BiCGSTAB may: its residuals
             # are not monotone.
             lambda: _back_up(graph, reward, outcome, high, low, residual),
         )
-        return number + 1, high, low, residual, jnp.max(jnp.abs(residual)), largest
+        # Backups are small where they are slow, so their size says nothing about the error.
+        size = jnp.where(succeeds, jnp.max(jnp.abs(correction)), jnp.inf)
+        return number + 1, high, low, residual, jnp.max(jnp.abs(residual)), size, previous
 
     # Where no state recurs, the returns are the values. Their sums are bit-equal for equal futures,
     # so equal returns give differences of exactly 0.
@@ -282,8 +292,11 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
     low = jnp.zeros_like(high)
     residual = _residual(graph, reward, outcome, high, low)
     largest = jnp.max(jnp.abs(residual))
-    start = (jnp.int32(0), high, low, residual, largest, jnp.full_like(largest, jnp.inf))
-    _, high, low, _, _, _ = lax.while_loop(continues, improve, start)
+    unknown = jnp.full_like(largest, jnp.inf)
+    # Returns that are the values but for rounding stay as they are.
+    size = jnp.where(largest > FINE_RESIDUAL, unknown, 0.0)
+    start = (jnp.int32(0), high, low, residual, largest, size, unknown)
+    _, high, low, _, _, _, _ = lax.while_loop(continues, improve, start)
     return jnp.where(steps.valid, (high + low) * unit, 0.0)
 
 
@@ -309,18 +322,26 @@ def _residual(graph: Graph, reward: Array, prior: Array, high: Array, low: Array
     return (graph.sum_rows(error) + pseudo_error) / graph.visits
 
 
-def _correct(
-    graph: Graph, reward: Array, prior: Array, high: Array, low: Array, residual: Array
-) -> tuple[Array, Array, Array]:
-    """Values and residual after a correction by BiCGSTAB."""
+def _solve(graph: Graph, residual: Array) -> Array:
+    """An approximate correction for a residual, [N] f32.
+
+    It is 0 where BiCGSTAB fails.
+    """
 
     def subtract_backup(values: Array) -> Array:
         return values - graph.sum_rows(graph.discount * jnp.roll(values, -1)) / graph.visits
 
     # The matrix is never built: the product with it is one backup without rewards.
-    correction, _ = bicgstab(subtract_backup, residual, tol=1e-3, maxiter=40)
+    # With 60 iterations slow modes would remain where episodes have thousands of steps.
+    correction, _ = bicgstab(subtract_backup, residual, tol=1e-3, maxiter=100)
     # BiCGSTAB breaks down where one of its inner products is 0; it then divides by 0.
-    correction = jnp.where(jnp.isfinite(correction), correction, 0.0)
+    return jnp.where(jnp.isfinite(correction), correction, 0.0)
+
+
+def _add(
+    graph: Graph, reward: Array, prior: Array, high: Array, low: Array, correction: Array
+) -> tuple[Array, Array, Array]:
+    """Values and residual after a correction."""
     high, low = _add_exactly(high, low, correction)
     return high, low, _residual(graph, reward, prior, high, low)
 
@@ -331,9 +352,7 @@ def _back_up(
     """Values and residual after plain backups."""
 
     def add_residual(_: int, values: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        high, low, residual = values
-        high, low = _add_exactly(high, low, residual)
-        return high, low, _residual(graph, reward, prior, high, low)
+        return _add(graph, reward, prior, *values)
 
     return lax.fori_loop(0, BACKUPS, add_residual, (high, low, residual))
 

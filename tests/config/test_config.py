@@ -471,6 +471,25 @@ def test_what_an_algorithm_cannot_honour_is_refused(algorithm: str, key: str, va
         resolve(config)
 
 
+@pytest.mark.parametrize("base", [None, "graph_values"])
+def test_values_without_a_fixed_point_are_refused(base: str | None):
+    config = default_config()
+    config.rl.algorithm = "repeat_discount" if base else "graph_values"
+    config.rl.settings = ConfigDict({"truncation": "ignore"} | ({"base": base} if base else {}))
+    config.rl.gamma = 1.0
+    with pytest.raises(
+        InputError,
+        match=r"^config\.rl\.settings\.truncation='ignore': .*; use rl\.gamma below 1, or "
+        r"rl\.settings\.shrinkage above 0$",
+    ):
+        resolve(config)
+    config.rl.settings.shrinkage = 0.25
+    assert resolve(config).rl.gamma == 1.0
+    config.rl.settings.shrinkage = 0.0
+    config.rl.gamma = 0.99
+    assert resolve(config).rl.settings.truncation == "ignore"
+
+
 def test_resolving_is_complete_and_idempotent():
     once = resolve(default_config())
     assert set(flatten(once)) == set(KEYS)

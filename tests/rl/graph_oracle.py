@@ -64,7 +64,8 @@ def state_values(c, *, gamma, left_out=frozenset(), pseudo_visits=0.0, coarse=No
     number = {state: i for i, state in enumerate(states)}
     after = next_rows(c)
     reward = rewards(c)
-    returns = discounted_returns(c, gamma=gamma)
+    # Only pseudo-visits need them, and they take long.
+    returns = discounted_returns(c, gamma=gamma) if pseudo_visits else np.zeros(len(reward))
     matrix = np.eye(len(states))
     right = np.zeros(len(states))
     for state, all_rows in states.items():

@@ -103,6 +103,26 @@ def test_values_of_walks_equal_a_linear_solve(size: dict[str, int], gamma: float
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max(initial=1.0))
 
 
+@pytest.mark.parametrize("gamma", [0.95, 0.99, 1.0])
+@pytest.mark.parametrize("seed", [1, 2, 9])
+def test_values_far_from_the_end_equal_a_linear_solve(seed: int, gamma: float) -> None:
+    """A residual of 1e-6 may stand for an error of 1e-4 here."""
+    batch = walks(seed, groups=4, members=8, steps=200, states=20)
+    got = np.asarray(state_values(**batch, gamma=gamma), np.float64)
+    want = graph_oracle.state_values(batch, gamma=float(np.float32(gamma)))
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+def test_values_under_penalties_equal_a_linear_solve() -> None:
+    """Steps cost 0.1, so that values far from the end are several rewards below 0."""
+    batch = walks(4, groups=2, members=8, steps=800, states=60)
+    batch["penalty"] = np.full_like(batch["penalty"], 0.1)
+    got = np.asarray(state_values(**batch, gamma=1.0), np.float64)
+    want = graph_oracle.state_values(batch, gamma=1.0)
+    assert want.min() < -20
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
 def test_groups_with_small_rewards_are_as_exact_as_their_neighbours() -> None:
     batch = walks(2, groups=2, members=8, steps=40, states=8)
     scale = np.where(batch["group"] == 0, 1e-3, 1e3).astype(np.float32)
