@@ -111,20 +111,22 @@ def compare_return_means(columns: StepColumns, *, pseudo_visits: float) -> Array
     return steps.restore(jnp.where(steps.valid, average(edge, pseudo_visits, value) - value, 0.0))
 
 
-@jax.jit
-def blend_values(columns: StepColumns, prior: Array, weight: Array) -> tuple[Array, Array]:
+@partial(jax.jit, static_argnames=("shrinkage",))
+def blend_values(
+    columns: StepColumns, prior: Array, weight: Array, shrinkage: float = POOLED["shrinkage"]
+) -> tuple[Array, Array]:
     """`graph_values` with further pseudo-visits of each state.
 
     Args:
       columns: N steps.
       prior: [N] f32, outcome of the pseudo-visits, equal for all rows of a state.
       weight: [N] f32, their number, likewise.
+      shrinkage: Number of pseudo-visits with the mean return of the group.
 
     Returns:
       Advantages and values, [N] each.
     """
     steps = order_steps(columns)
-    shrinkage = POOLED["shrinkage"]
     left_out = columns.truncated[steps.order]
     weight = weight[steps.order]
     graph = build_graph(steps, GAMMA, left_out=left_out, pseudo_visits=shrinkage + weight)
@@ -189,10 +191,7 @@ def fit_critic(player: Player) -> Array:
     steps left, as a text critic could from words.
     """
     _, columns, _ = player.play(1_000)
-    steps = order_steps(columns)
-    returns = steps.restore(
-        segments.suffix_sums(steps.reward, steps.step, steps.trajectory, GAMMA)[0]
-    )
+    returns = compute_returns(columns)
     world = player.world
     features = _describe_states(player)
     blocks, tasks, states, _ = features.shape
@@ -275,6 +274,12 @@ def grade_fresh(world: World) -> dict[str, list[float]]:
         _, action = np.unique(names, axis=1, return_inverse=True)
         base = np.asarray(BASE_ESTIMATE(columns), np.float64)
         add("action means", jnp.asarray(average_actions(base, action)), truth, mask)
+        own_returns = average_states(columns, compute_returns(columns))
+        for count in (0.25, 1.0, 4.0):
+            weight = jnp.full(len(mask), count)
+            # In place of the group's mean return, not beside it.
+            estimate, _ = blend_values(columns, own_returns, weight, shrinkage=0.0)
+            add(f"own returns as prior, {count:g} visits", estimate, truth, mask)
         critic = fit_critic(player)
         blocks, tasks = critic.shape[:2]
         group = columns.group
@@ -287,6 +292,14 @@ def grade_fresh(world: World) -> dict[str, list[float]]:
             estimate, _ = blend_values(columns, prior, weight)
             add(f"critic as prior, {count:g} visits", estimate, truth, mask)
     return grades
+
+
+@jax.jit
+def compute_returns(columns: StepColumns) -> Array:
+    """Discounted returns from each step on, [N]."""
+    steps = order_steps(columns)
+    returns, _ = segments.suffix_sums(steps.reward, steps.step, steps.trajectory, GAMMA)
+    return steps.restore(returns)
 
 
 @jax.jit

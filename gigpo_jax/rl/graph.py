@@ -271,7 +271,7 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
         # Iterative refinement: BiCGSTAB solves for the remaining error alone, and the residual is
         # computed anew from the values. So a rough solution is enough.
         correction = _solve(graph, residual)
-        corrected = _add(graph, reward, outcome, high, low, correction)
+        corrected = _apply_correction(graph, reward, outcome, high, low, correction)
         succeeds = jnp.max(jnp.abs(corrected[2])) <= jnp.maximum(largest / 2, FINE_RESIDUAL)
         high, low, residual = lax.cond(
             succeeds,
@@ -338,7 +338,7 @@ def _solve(graph: Graph, residual: Array) -> Array:
     return jnp.where(jnp.isfinite(correction), correction, 0.0)
 
 
-def _add(
+def _apply_correction(
     graph: Graph, reward: Array, prior: Array, high: Array, low: Array, correction: Array
 ) -> tuple[Array, Array, Array]:
     """Values and residual after a correction."""
@@ -352,7 +352,7 @@ def _back_up(
     """Values and residual after plain backups."""
 
     def add_residual(_: int, values: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        return _add(graph, reward, prior, *values)
+        return _apply_correction(graph, reward, prior, *values)
 
     return lax.fori_loop(0, BACKUPS, add_residual, (high, low, residual))
 
