@@ -57,8 +57,8 @@ def state_values(
     """Anchor states' values, the fixed point of mean backups.
 
     Rows stand in any order. Masked values, NaN included, have no effect. The value after the last
-    row of an episode is 0, also where the limit of steps ended it. The error is within 1e-5 of the
-    group's largest reward or value, also with gamma 1 (benchmarks/state_values.py measures it).
+    row of an episode is 0, also where the limit of steps ended it. No error above 1e-5 of the
+    group's largest reward or value was measured, also with gamma 1 (benchmarks/state_values.py).
 
     Args:
       reward: [N] f32, environment reward of the step.
