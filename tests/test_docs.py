@@ -59,6 +59,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "methods.md": "a9efbcba8fc140a6c47e077fb8161dffdca5501f8d38a48619ef931878369277",
         "muon.md": "2eb007ea35870be1c8ca174b98a5ba7fcb83c8fa971efd6c2bfec81652508077",
         "pooled_combined.md": "e71164847bafe06871ee819846aca1de1674de44ad4954003a1dd667f657f55f",
+        "webshop_100.md": "bf9421a437c3734de5d6cbbbcba4597a3781902fee4da50b4c9b7edd3d102115",
         "repeat_discount.md": "26d4d40f44246b939b77bd120e2f0ce37cd90a41b56fa6aea60ef663e1765a1d",
         "shell_tiny.md": "5325850fab871f3945cf206596506a0e57605c63fbb149ae903efa9c9e5cf5f2",
         "sokoban_pooled.md": "6d3fad5621e9fb6e5fc6f719dff678d8ec27b586dc3f3d3ea7ea19e4e94298ed",
