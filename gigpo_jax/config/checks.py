@@ -12,7 +12,14 @@ from gigpo_jax.env_bridge.conversations import CHAT, Conversation
 from gigpo_jax.env_bridge.lessons import shows_lessons
 from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, shows_plans
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import BASE, FROZEN_TEACHER, LESSONS, find_algorithm, is_served
+from gigpo_jax.rl.algorithms import (
+    BASE,
+    FROZEN_TEACHER,
+    LESSONS,
+    check_fixed_point,
+    find_algorithm,
+    is_served,
+)
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
@@ -763,16 +770,7 @@ def _check_needs(config: ConfigDict) -> None:
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
-    if config.rl.settings.get("truncation") == "ignore":
-        # States on such a loop have no way to an end, and their backups no unique fixed point.
-        reason = "a loop that only truncated episodes pass has no value with rl.gamma=1"
-        require(
-            config.rl.gamma < 1 or config.rl.settings.shrinkage > 0,
-            config,
-            "rl.settings.truncation",
-            reason,
-            "use rl.gamma below 1, or rl.settings.shrinkage above 0",
-        )
+    check_fixed_point(config.rl.settings, config.rl.gamma)
     template = registry.find_style(config.env.name, config.env.prompt)
     if isinstance(template, Conversation):
         adds_hindsight = "hindsight_logprob" in needs

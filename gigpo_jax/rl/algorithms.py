@@ -573,6 +573,23 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     return algorithm
 
 
+def check_fixed_point(settings: Mapping[str, Any], gamma: float) -> None:
+    """Checks that values of states are unique.
+
+    Raises:
+      InputError: They are not: states on a loop that only truncated episodes pass have no way to
+        an end.
+    """
+    if settings.get("truncation") != "ignore" or settings.get("shrinkage") != 0 or gamma < 1:
+        return
+    raise InputError(
+        "a loop that only truncated episodes pass has no value with rl.gamma=1",
+        key="config.rl.settings.truncation",
+        value="'ignore'",
+        fix="use rl.gamma below 1, or rl.settings.shrinkage above 0",
+    )
+
+
 def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
     """Joins the fields of a wrapper and its base."""
     key = "config.rl.settings.base"
@@ -644,6 +661,7 @@ def make_advantages(
     own_settings = {
         key: given_settings.get(key, setting.default) for key, setting in algorithm.settings.items()
     }
+    check_fixed_point(own_settings, gamma)
     common: dict[str, Any] = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize}
     common |= switches
     # Other fixed settings, such as the ratio, are read by the loss and not by the function.

@@ -72,8 +72,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--variants",
         default="",
-        metavar="K=V,K=V",
-        help="settings of gigpo to grade too, such as gamma=1,penalty_in=row",
+        metavar="A:K=V,...",
+        help="settings to grade too, such as gamma=1,graph_values:lam=0.5:shrinkage=1; "
+        "without a name those of gigpo",
     )
     parser.add_argument(
         "--group-sizes",
@@ -104,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
             steps=args.steps,
             continuations=args.continuations,
             anchors=tuple(filter(None, args.anchors.split(","))),
-            variants=parse_variants(list(filter(None, args.variants.split(",")))),
+            variants=parse_variants(list(filter(None, args.variants.split(","))), config.rl),
             group_sizes=_parse_sizes(args.group_sizes, config.train.group_size),
             gradients=not args.no_gradients,
             environment=args.environment,

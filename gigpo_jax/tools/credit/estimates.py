@@ -1,7 +1,9 @@
 """Estimates of every algorithm of the catalogue for the same steps."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import ast
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.step_columns import step_columns
-from gigpo_jax.rl.advantages import CHOICES, present_columns
+from gigpo_jax.rl.advantages import CHOICES, Advantages, present_columns
 from gigpo_jax.rl.algorithms import (
     ALGORITHMS,
     BASE,
@@ -41,6 +43,8 @@ GIVEN = {
 STEP_PART = "gigpo (step part)"
 Source = tuple[str, str, str]  # algorithm, preset, anchor option
 _NUMBERS = ("gamma", "step_weight")
+# Settings that every algorithm may have; all others are its own.
+_COMMON = {*_NUMBERS, *CHOICES}
 
 
 @dataclass(frozen=True)
@@ -65,59 +69,130 @@ class Estimate:
     def preset(self) -> str:
         """Preset of the first source that is no variant.
 
-        Variants are those of GiGPO. If all sources are variants, it is the preset of the first one.
+        If all sources are variants, it is the preset of the first one.
         """
         # A variant may turn one preset into another: the algorithm itself says which one it is.
         algorithms = [source for source in self.sources if "=" not in source[0]]
         return (algorithms or self.sources)[0][1]
 
 
-def parse_variants(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Settings of GiGPO from texts such as "gamma=1" or "penalty_in=row".
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm with some settings of its own.
+
+    Attributes:
+      algorithm: Its name, as for `find_algorithm`.
+      settings: Settings of the algorithm, of GiGPO and of the config's section `rl`.
+    """
+
+    algorithm: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def known(self) -> Algorithm:
+        """The algorithm, a wrapper together with its base."""
+        own = {key: value for key, value in self.settings.items() if key not in _COMMON}
+        return find_algorithm(self.algorithm, own)
+
+    def make_advantages(self, rl: ConfigDict, preset: str) -> Callable[[StepColumns], Advantages]:
+        """Its function; the rest is from the section `rl`."""
+        common = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+        return make_advantages(self.algorithm, preset, **common | dict(self.settings))
+
+
+def parse_variants(texts: Sequence[str], rl: ConfigDict) -> dict[str, Variant]:
+    """Variants from texts such as "gamma=1" or "graph_values:lam=0.5:shrinkage=1".
+
+    A text without an algorithm is of GiGPO.
+
+    Args:
+      texts: The variants.
+      rl: Section `rl` of the config.
+
+    Returns:
+      Name -> variant.
 
     Raises:
-      InputError: no such setting, or not with that value.
+      InputError: no such algorithm or setting, or not with that value.
     """
-    variants: dict[str, dict[str, Any]] = {}
+    variants: dict[str, Variant] = {}
     for text in texts:
-        key, _, value = text.partition("=")
-        if key in CHOICES:
-            choices = {str(choice): choice for choice in CHOICES[key]}
-            # The values are compared as text: ddof is a number, the others are words.
-            if value not in choices:
-                raise InputError(
-                    f"must be one of {', '.join(choices)}", key="--variants", value=text
-                )
-            variants[text] = {key: choices[value]}
-        elif key in _NUMBERS:
-            try:
-                variants[text] = {key: float(value)}
-            except ValueError:
-                raise InputError("not a number", key="--variants", value=text) from None
-        else:
-            names = ", ".join([*_NUMBERS, *CHOICES])
+        words = text.split(":")
+        # A user's algorithm is module:NAME.
+        names = list(itertools.takewhile(lambda word: "=" not in word, words))
+        settings = words[len(names) :]
+        algorithm = ":".join(names) or "gigpo"
+        values = {}
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            values[key] = _parse_literal(value)
+        variant = Variant(algorithm, values)
+        try:
+            _check_variant(variant)
+            variant.make_advantages(rl, rl.preset)
+        except InputError as error:
             raise InputError(
-                "no such setting", key="--variants", value=text, fix=f"choose one of {names}"
-            )
+                str(error).replace("config.rl.", "").replace("settings.", ""),
+                key="--variants",
+                value=text,
+            ) from None
+        variants[" ".join([algorithm, *settings])] = variant
     return variants
+
+
+def _parse_literal(text: str) -> Any:
+    """The number, bool or word of a text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _check_variant(variant: Variant) -> None:
+    known = variant.known
+    if not variant.settings and variant.algorithm in ALGORITHMS:
+        raise InputError("is graded anyway", fix="give it a setting, such as gamma=1")
+    for key, value in variant.settings.items():
+        if value != known.fixed.get(key, value):
+            raise InputError(f"{variant.algorithm} has {key}={known.fixed[key]}")
+        if key in CHOICES and value not in CHOICES[key]:
+            choices = ", ".join(map(str, CHOICES[key]))
+            raise InputError(f"must be one of {choices}", key=key, value=value)
+        if key in _NUMBERS and not isinstance(value, int | float):
+            raise InputError("not a number", key=key, value=value)
+
+
+def own_variant(rl: ConfigDict) -> dict[str, Variant]:
+    """The run's algorithm as it is configured.
+
+    Empty if the catalogue has it with the same settings.
+    """
+    known = find_algorithm(rl.algorithm, rl.settings)
+    changes = {
+        key: value for key, value in rl.settings.items() if value != known.settings[key].default
+    }
+    if rl.algorithm in ALGORITHMS and not changes:
+        return {}
+    name = " ".join([rl.algorithm, *(f"{key}={value}" for key, value in changes.items())])
+    return {name: Variant(rl.algorithm, changes)}
 
 
 def estimate_steps(
     anchored: Mapping[str, Sequence[Step]],
     rl: ConfigDict,
-    variants: Mapping[str, Mapping[str, Any]],
+    variants: Mapping[str, Variant],
     computed: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> list[Estimate]:
-    """Computes the estimates of all algorithms, presets and GiGPO variants.
+    """Computes the estimates of all algorithms, presets and variants.
 
     GiGPO's step part alone is one of them. Algorithms have their default settings, wrappers also
-    GiGPO as their base. An algorithm that needs a missing column is skipped, and where there are
-    forks, one that does not take them.
+    GiGPO as their base. An algorithm or variant that needs a missing column is skipped, and where
+    there are forks, one that does not take them.
 
     Args:
       anchored: anchor option -> all steps of the rollouts, the same ones but for their anchors.
       rl: Section `rl` of the config.
-      variants: Settings of GiGPO by name, as from `parse_variants`.
+      variants: Algorithms with other settings, as from `parse_variants`.
       computed: Optional columns of the steps by name, [N].
 
     Returns:
@@ -180,16 +255,19 @@ def _merge_equal(sources: Mapping[bytes, Sequence[Source]], anchors: int) -> lis
     ]
 
 
-def missing_columns(computed: Collection[str], rl: ConfigDict) -> dict[str, list[str]]:
-    """Algorithms that `estimate_steps` skips, with their missing columns."""
+def missing_columns(
+    computed: Collection[str],
+    rl: ConfigDict,
+    variants: Mapping[str, Variant] = MappingProxyType({}),
+) -> dict[str, list[str]]:
+    """What `estimate_steps` skips, with the missing columns."""
     run = find_algorithm(rl.algorithm, rl.settings)
     present = GIVEN | {*computed} | {need for need in run.needs if need not in OPTIONAL_COLUMNS}
     # The term of a frozen teacher is of tokens: the advantages of its steps say nothing.
     present -= {FROZEN_TEACHER}
     missing = {}
-    for name in ALGORITHMS:
-        # With default settings, unlike the algorithm of the run.
-        candidate = find_algorithm(name)
+    for name, variant in _with_defaults(variants).items():
+        candidate = variant.known
         available = present
         if candidate.needs_critic and _value_kind(candidate) != _value_kind(run):
             available = present - {"value", "token_value"}
@@ -197,6 +275,11 @@ def missing_columns(computed: Collection[str], rl: ConfigDict) -> dict[str, list
         if absent:
             missing[name] = absent
     return missing
+
+
+def _with_defaults(variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """The variants behind all algorithms with their default settings."""
+    return {name: Variant(name) for name in ALGORITHMS} | dict(variants)
 
 
 def _value_kind(algorithm: Algorithm) -> str:
@@ -210,27 +293,24 @@ def _value_kind(algorithm: Algorithm) -> str:
 
 
 def _estimates_of_preset(
-    columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Mapping[str, Any]]
+    columns: StepColumns, preset: str, rl: ConfigDict, variants: Mapping[str, Variant]
 ) -> dict[str, np.ndarray]:
-    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    skipped = missing_columns(present_columns(columns), rl)
-    names = [
-        name
-        for name, algorithm in ALGORITHMS.items()
-        if name not in skipped and (columns.forked is None or algorithm.takes_forks)
-    ]
-    results = {name: make_advantages(name, preset, **settings)(columns) for name in names}
-    for name in names:
-        # A wrapper's default base is graded under its own name above.
-        if BASE in ALGORITHMS[name].settings:
-            over_gigpo = make_advantages(name, preset, base="gigpo", **settings)
-            results[f"{name} over gigpo"] = over_gigpo(columns)
+    skipped = missing_columns(present_columns(columns), rl, variants)
+    graded = {
+        name: variant
+        for name, variant in _with_defaults(variants).items()
+        if name not in skipped and (columns.forked is None or variant.known.takes_forks)
+    }
+    # A wrapper's default base is graded under its own name.
+    for name in [*graded]:
+        if name in ALGORITHMS and BASE in ALGORITHMS[name].settings:
+            graded[f"{name} over gigpo"] = Variant(name, {BASE: "gigpo"})
+    results = {
+        name: variant.make_advantages(rl, preset)(columns) for name, variant in graded.items()
+    }
     totals = {name: np.asarray(result.total) for name, result in results.items()}
     # GiGPO always runs: it needs no optional column.
     totals[STEP_PART] = np.asarray(results["gigpo"].step)
-    for text, changes in variants.items():
-        variant = make_advantages("gigpo", preset, **settings | dict(changes))
-        totals[f"gigpo {text}"] = np.asarray(variant(columns).total)
     return totals
 
 

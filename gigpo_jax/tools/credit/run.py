@@ -36,7 +36,13 @@ from gigpo_jax.run.open_run import open_run
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.report import say
 from gigpo_jax.run.workdir import check_writable
-from gigpo_jax.tools.credit.estimates import estimate_steps, given_columns, missing_columns
+from gigpo_jax.tools.credit.estimates import (
+    Variant,
+    estimate_steps,
+    given_columns,
+    missing_columns,
+    own_variant,
+)
 from gigpo_jax.tools.credit.gradients import group_gradients
 from gigpo_jax.tools.credit.measurement import (
     Measurement,
@@ -60,7 +66,7 @@ class MeasurementPlan:
       steps: Number of measured steps.
       continuations: Number of continuations of each state before and after a measured step.
       anchors: Values of `env.options.anchor` to grade; () for the config's own.
-      variants: Settings of GiGPO to grade, as from `parse_variants`.
+      variants: Algorithms with other settings to grade, as from `parse_variants`.
       group_sizes: Numbers of episodes of each task group to grade, ascending; the last is all.
       gradients: Whether to compare policy gradients.
       environment: Label of the measured environment in `env.mix`; "" in a run with one.
@@ -69,7 +75,7 @@ class MeasurementPlan:
     steps: int
     continuations: int
     anchors: tuple[str, ...]
-    variants: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Variant]
     group_sizes: tuple[int, ...]
     gradients: bool
     environment: str = ""
@@ -173,7 +179,8 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     own_scored = None if own_steps is None else score_steps(own_steps)
     columns |= _own_columns(signals, available, scored, own_scored)
     available_columns = given_columns(scored.steps) | {*columns}
-    for name, missing in missing_columns(available_columns, config.rl).items():
+    plan = replace(plan, variants=own_variant(config.rl) | dict(plan.variants))
+    for name, missing in missing_columns(available_columns, config.rl, plan.variants).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
     _write_measurement(folder, plan, rows, measurement, [trajectory.member for trajectory in first])

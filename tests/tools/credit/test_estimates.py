@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
@@ -14,6 +15,7 @@ from gigpo_jax.tools.credit.estimates import (
     estimate_steps,
     given_columns,
     missing_columns,
+    own_variant,
     parse_variants,
 )
 from gigpo_jax.trajectory import Step, Turn
@@ -35,7 +37,8 @@ def steps(anchors: list[str]) -> list[Step]:
 def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it() -> None:
     rl = resolve(default_config(), trains=False).rl
     anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
-    found = estimate_steps(anchored, rl, parse_variants(["step_weight=0", "penalty_in=reward"]))
+    texts = ["step_weight=0", "penalty_in=reward", "salt:base=gigpo", "salt:gamma=1:base=gigpo"]
+    found = estimate_steps(anchored, rl, parse_variants(texts, rl))
     where = {(label, e.anchor): e for e in found for label in e.labels}
     missing = missing_columns((), rl)
     assert missing["empg"] == ["entropy"]
@@ -45,7 +48,12 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     wrapped = {
         f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight", "serl")
     }
-    variants = {"gigpo step_weight=0", "gigpo penalty_in=reward"}
+    variants = {
+        "gigpo step_weight=0",
+        "gigpo penalty_in=reward",
+        "salt base=gigpo",
+        "salt gamma=1 base=gigpo",
+    }
     assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
     assert len({e.values.tobytes() for e in found}) == len(found)
     rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
@@ -58,6 +66,7 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert where["grpo:paper", "any"] is not where["grpo:verl_agent", "any"]
     assert where["gigpo:paper", "coarse"] is where["gigpo penalty_in=reward:paper", "coarse"]
     assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
+    assert where["salt base=gigpo:paper", "fine"] is where["salt over gigpo:paper", "fine"]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +110,41 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
         assert names - missing.keys() == graded
 
 
-@pytest.mark.parametrize("text", ["gama=1", "gamma=much", "penalty_in=nowhere", "gamma"])
-def test_a_bad_variant_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=f"--variants={text}: "):
-        parse_variants([text])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gama=1", "gama: no such setting"),
+        ("gamma=much", "gamma=much: not a number"),
+        ("penalty_in=nowhere", "penalty_in=nowhere: must be one of reward, row"),
+        ("gamma", "algorithm='gamma': unknown"),
+        ("gigpo", "is graded anyway"),
+        ("graph_values:truncation=ignore:gamma=1", "truncation='ignore': a loop"),
+        ("graph_values:lam=2", "lam=2: must be from 0 to 1"),
+        ("graph_values:step_weight=0", "graph_values has step_weight=1.0"),
+        ("repeat_discount:lam=1", "lam: no such setting"),
+    ],
+)
+def test_a_bad_variant_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"^--variants={text}: {reason}"):
+        parse_variants([text], resolve(default_config(), trains=False).rl)
+
+
+def test_the_algorithm_of_the_run_is_graded_as_it_is_configured() -> None:
+    config = default_config()
+    assert own_variant(resolve(config, trains=False).rl) == {}
+    config.rl.algorithm = "repeat_discount"
+    config.rl.settings = ConfigDict({"base": "gigpo", "repeat": 0.5})
+    rl = resolve(config, trains=False).rl
+    variants = own_variant(rl)
+    fine = steps(list("abcad"))
+    found = {name: e for e in estimate_steps({"": fine}, rl, variants) for name in e.names}
+    own = found["repeat_discount base=gigpo repeat=0.5"]
+    assert own is not found["repeat_discount over gigpo"]
+    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    expected = make_advantages("repeat_discount", own.preset, **settings, base="gigpo", repeat=0.5)(
+        step_columns(fine, needs=("action",))
+    ).total
+    np.testing.assert_array_equal(own.values, np.asarray(expected)[:5])
 
 
 def test_continuations_are_graded_where_there_are_forks() -> None:
