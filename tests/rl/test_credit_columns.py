@@ -125,6 +125,13 @@ def test_algorithms_that_act_elsewhere_are_refused() -> None:
         credit("opd", base="gigpo", outcome=1.0)
 
 
+def test_values_without_a_fixed_point_are_refused() -> None:
+    flags = {"truncated": [0, 0, 0, 1]}
+    with pytest.raises(gigpo_credit.InputError, match="has no value with rl.gamma=1"):
+        credit("graph_values", gamma=1.0, truncation="ignore", columns=flags)
+    credit("graph_values", gamma=1.0, truncation="ignore", shrinkage=0.5, columns=flags)
+
+
 def test_a_default_that_reads_a_column_asks_for_it() -> None:
     # truncation="own" is the default of hiper; that of graph_values does not read the column.
     columns = {

@@ -76,12 +76,12 @@ def test_shrinkage_and_truncation_by_hand() -> None:
     want = np.array([start, 38 / 9, start, -30 / 9, -22 / 9])
     np.testing.assert_allclose(got, want - want.mean(), atol=1e-5)
     # X, Z wins; X, Y, Z comes to the limit of steps. That last step counts in no mean, so
-    # V(Z) = 10 is that of its other visit.
+    # V(Z) = 10 is that of its other visit, V(Y) = 5 and V(X) = (5 + 2.5) / 2.
     batch = columns([0, 10, 0, 0, 0], [0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0] * 5,
                     [X, Z, X, Y, Z])  # fmt: skip
     batch["truncated"] = np.arange(5) == 4
-    got = total(batch, "graph_values", gamma=1.0, normalize="mean", truncation="ignore")
-    np.testing.assert_allclose(got, [0] * 5, atol=1e-5)
+    got = total(batch, "graph_values", gamma=0.5, normalize="mean", truncation="ignore")
+    np.testing.assert_allclose(got, [1.25, 0, -1.25, 0, 0], atol=1e-5)
     got = total(batch, "graph_values", gamma=1.0, normalize="mean")
     np.testing.assert_allclose(got, [0, 5, 0, 0, -5], atol=1e-5)
 
