@@ -170,13 +170,19 @@ def _set_key(config: ConfigDict, key: str, text: str) -> None:
         section = section[name]
     # A ConfigDict keeps the type of a key's first value; None for "auto" and options have another.
     with config.ignore_type():
-        section[last] = None if is_unset else _parse_value(key, text, kind)
+        section[last] = None if is_unset else parse_value(key, text, kind)
 
 
-def _parse_value(key: str, text: str, kind: Any) -> Any:
+def parse_value(key: str, text: str, kind: Any) -> Any:
     """Reads a value of a type.
 
-    `object` stands for any type.
+    Args:
+      key: Its config key, for the error.
+      text: The value as the user writes it.
+      kind: Its type; `object` stands for any.
+
+    Raises:
+      InputError: The text is no such value.
     """
     try:
         # Before literal_eval: a path or a label is text as it stands.

@@ -557,7 +557,11 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     algorithm = _find_known(name, "config.rl.algorithm")
     # First the base: its settings are names of the wrapper too.
     if BASE in algorithm.settings:
-        algorithm = _join_base(algorithm, settings.get(BASE, algorithm.settings[BASE].default))
+        base = settings.get(BASE, algorithm.settings[BASE].default)
+        complaint = algorithm.settings[BASE].complaint(base)
+        if complaint:
+            raise InputError(complaint, key=f"config.rl.settings.{BASE}", value=repr(base))
+        algorithm = _join_base(algorithm, base)
     for key, value in settings.items():
         if key not in algorithm.settings:
             near = nearest_names(key, algorithm.settings)
@@ -583,10 +587,10 @@ def check_fixed_point(settings: Mapping[str, Any], gamma: float) -> None:
     if settings.get("truncation") != "ignore" or settings.get("shrinkage") != 0 or gamma < 1:
         return
     raise InputError(
-        "a loop that only truncated episodes pass has no value with rl.gamma=1",
+        "a loop that only truncated episodes pass has no value with gamma 1",
         key="config.rl.settings.truncation",
         value="'ignore'",
-        fix="use rl.gamma below 1, or rl.settings.shrinkage above 0",
+        fix="use gamma below 1, or shrinkage above 0",
     )
 
 

@@ -479,8 +479,8 @@ def test_values_without_a_fixed_point_are_refused(base: str | None):
     config.rl.gamma = 1.0
     with pytest.raises(
         InputError,
-        match=r"^config\.rl\.settings\.truncation='ignore': .*; use rl\.gamma below 1, or "
-        r"rl\.settings\.shrinkage above 0$",
+        match=r"^config\.rl\.settings\.truncation='ignore': .*; use gamma below 1, or "
+        "shrinkage above 0$",
     ):
         resolve(config)
     config.rl.settings.shrinkage = 0.25

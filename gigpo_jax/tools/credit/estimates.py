@@ -1,6 +1,5 @@
 """Estimates of every algorithm of the catalogue for the same steps."""
 
-import ast
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.command_line import parse_value
+from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rl.advantages import CHOICES, Advantages, present_columns
@@ -42,9 +43,8 @@ GIVEN = {
 }
 STEP_PART = "gigpo (step part)"
 Source = tuple[str, str, str]  # algorithm, preset, anchor option
-_NUMBERS = ("gamma", "step_weight")
-# Settings that every algorithm may have; all others are its own.
-_COMMON = {*_NUMBERS, *CHOICES}
+# Numbers of the config's section `rl` that every algorithm reads.
+_RULES = {name: KEYS[f"rl.{name}"] for name in ("gamma", "step_weight")}
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,27 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return " ".join(
+            [self.algorithm, *itertools.starmap(_format_setting, self.settings.items())]
+        )
+
+    @property
     def known(self) -> Algorithm:
         """The algorithm, a wrapper together with its base."""
-        own = {key: value for key, value in self.settings.items() if key not in _COMMON}
+        common = {*_RULES, *CHOICES}
+        own = {key: value for key, value in self.settings.items() if key not in common}
         return find_algorithm(self.algorithm, own)
 
     def make_advantages(self, rl: ConfigDict, preset: str) -> Callable[[StepColumns], Advantages]:
         """Its function; the rest is from the section `rl`."""
         common = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
         return make_advantages(self.algorithm, preset, **common | dict(self.settings))
+
+
+def _format_setting(key: str, value: Any) -> str:
+    return f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
 
 
 def parse_variants(texts: Sequence[str], rl: ConfigDict) -> dict[str, Variant]:
@@ -115,51 +127,63 @@ def parse_variants(texts: Sequence[str], rl: ConfigDict) -> dict[str, Variant]:
     Raises:
       InputError: no such algorithm or setting, or not with that value.
     """
-    variants: dict[str, Variant] = {}
+    variants = {}
     for text in texts:
-        words = text.split(":")
-        # A user's algorithm is module:NAME.
-        names = list(itertools.takewhile(lambda word: "=" not in word, words))
-        settings = words[len(names) :]
-        algorithm = ":".join(names) or "gigpo"
-        values = {}
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            values[key] = _parse_literal(value)
-        variant = Variant(algorithm, values)
         try:
-            _check_variant(variant)
+            variant = _parse_variant(text)
+            # It checks settings that are right alone and wrong together.
             variant.make_advantages(rl, rl.preset)
         except InputError as error:
-            raise InputError(
-                str(error).replace("config.rl.", "").replace("settings.", ""),
-                key="--variants",
-                value=text,
-            ) from None
-        variants[" ".join([algorithm, *settings])] = variant
+            raise InputError(str(error), key="--variants", value=repr(text)) from error
+        variants[variant.name] = variant
     return variants
 
 
-def _parse_literal(text: str) -> Any:
-    """The number, bool or word of a text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
+def _parse_variant(text: str) -> Variant:
+    """Checks each setting by itself."""
+    name, *words = text.split(":")
+    if "=" in name:
+        words.insert(0, name)
+        name = "gigpo"
+    elif words and "=" not in words[0] and name not in ALGORITHMS:  # module:NAME
+        name = f"{name}:{words.pop(0)}"
+    texts: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"{word!r} is not KEY=VALUE, such as gamma=1")
+        if key in texts:
+            raise InputError("is there twice", key=key, value=repr(value))
+        texts[key] = value
+    # A wrapper has the settings of its base, too.
+    known = find_algorithm(name, {BASE: texts[BASE]} if BASE in texts else {})
+    if FROZEN_TEACHER in known.needs:
+        raise InputError("its advantages are of tokens, and steps are graded", key=name)
+    if not texts and name in ALGORITHMS:
+        raise InputError("is graded with its defaults anyway", key=name, fix="add a setting")
+    return Variant(name, {key: _parse_setting(known, key, value) for key, value in texts.items()})
 
 
-def _check_variant(variant: Variant) -> None:
-    known = variant.known
-    if not variant.settings and variant.algorithm in ALGORITHMS:
-        raise InputError("is graded anyway", fix="give it a setting, such as gamma=1")
-    for key, value in variant.settings.items():
-        if value != known.fixed.get(key, value):
-            raise InputError(f"{variant.algorithm} has {key}={known.fixed[key]}")
-        if key in CHOICES and value not in CHOICES[key]:
-            choices = ", ".join(map(str, CHOICES[key]))
-            raise InputError(f"must be one of {choices}", key=key, value=value)
-        if key in _NUMBERS and not isinstance(value, int | float):
-            raise InputError("not a number", key=key, value=value)
+def _parse_setting(known: Algorithm, key: str, text: str) -> Any:
+    """The value of a setting, checked by its rule."""
+    if key in CHOICES:
+        choices = {str(choice): choice for choice in CHOICES[key]}
+        if text not in choices:
+            raise InputError(f"must be one of {', '.join(choices)}", key=key, value=repr(text))
+        value: Any = choices[text]
+    elif key in known.settings or key in _RULES:
+        path = f"rl.settings.{key}" if key in known.settings else f"rl.{key}"
+        rule = known.settings[key] if key in known.settings else _RULES[key]
+        value = parse_value(path, text, type(rule.default))
+        complaint = rule.complaint(value)
+        if complaint:
+            raise InputError(complaint, key=f"config.{path}", value=repr(value))
+    else:
+        names = ", ".join([*known.settings, *_RULES, *CHOICES])
+        raise InputError("no such setting", key=key, value=repr(text), fix=f"there is {names}")
+    if value != known.fixed.get(key, value):
+        raise InputError(f"the algorithm has {known.fixed[key]}", key=key, value=repr(value))
+    return value
 
 
 def own_variant(rl: ConfigDict) -> dict[str, Variant]:
@@ -173,8 +197,8 @@ def own_variant(rl: ConfigDict) -> dict[str, Variant]:
     }
     if rl.algorithm in ALGORITHMS and not changes:
         return {}
-    name = " ".join([rl.algorithm, *(f"{key}={value}" for key, value in changes.items())])
-    return {name: Variant(rl.algorithm, changes)}
+    variant = Variant(rl.algorithm, changes)
+    return {variant.name: variant}
 
 
 def estimate_steps(
@@ -272,6 +296,8 @@ def missing_columns(
         if candidate.needs_critic and _value_kind(candidate) != _value_kind(run):
             available = present - {"value", "token_value"}
         absent = sorted({*candidate.needs} - available)
+        if "forked" in computed and not candidate.takes_forks:
+            absent.append("episodes without forks")
         if absent:
             missing[name] = absent
     return missing
@@ -297,9 +323,7 @@ def _estimates_of_preset(
 ) -> dict[str, np.ndarray]:
     skipped = missing_columns(present_columns(columns), rl, variants)
     graded = {
-        name: variant
-        for name, variant in _with_defaults(variants).items()
-        if name not in skipped and (columns.forked is None or variant.known.takes_forks)
+        name: variant for name, variant in _with_defaults(variants).items() if name not in skipped
     }
     # A wrapper's default base is graded under its own name.
     for name in [*graded]:

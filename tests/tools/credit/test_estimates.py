@@ -1,5 +1,6 @@
 """The estimates of the catalogue: equal ones once, under names that say when they hold."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -35,10 +36,14 @@ def steps(anchors: list[str]) -> list[Step]:
 
 
 def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it() -> None:
-    rl = resolve(default_config(), trains=False).rl
+    config = default_config()
+    assert own_variant(resolve(config, trains=False).rl) == {}
+    config.rl.algorithm = "repeat_discount"
+    config.rl.settings = ConfigDict({"base": "gigpo", "repeat": 0.5})
+    rl = resolve(config, trains=False).rl
     anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
     texts = ["step_weight=0", "penalty_in=reward", "salt:base=gigpo", "salt:gamma=1:base=gigpo"]
-    found = estimate_steps(anchored, rl, parse_variants(texts, rl))
+    found = estimate_steps(anchored, rl, parse_variants(texts, rl) | own_variant(rl))
     where = {(label, e.anchor): e for e in found for label in e.labels}
     missing = missing_columns((), rl)
     assert missing["empg"] == ["entropy"]
@@ -53,6 +58,7 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
         "gigpo penalty_in=reward",
         "salt base=gigpo",
         "salt gamma=1 base=gigpo",
+        "repeat_discount base=gigpo repeat=0.5",
     }
     assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
     assert len({e.values.tobytes() for e in found}) == len(found)
@@ -67,6 +73,12 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert where["gigpo:paper", "coarse"] is where["gigpo penalty_in=reward:paper", "coarse"]
     assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
     assert where["salt base=gigpo:paper", "fine"] is where["salt over gigpo:paper", "fine"]
+    own = where["repeat_discount base=gigpo repeat=0.5:paper", "fine"]
+    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    expected = make_advantages("repeat_discount", "paper", **settings, base="gigpo", repeat=0.5)(
+        step_columns(anchored["fine"], needs=("action",))
+    ).total
+    np.testing.assert_array_equal(own.values, np.asarray(expected)[:5])
 
 
 @pytest.mark.parametrize(
@@ -113,38 +125,29 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("gama=1", "gama: no such setting"),
-        ("gamma=much", "gamma=much: not a number"),
-        ("penalty_in=nowhere", "penalty_in=nowhere: must be one of reward, row"),
-        ("gamma", "algorithm='gamma': unknown"),
-        ("gigpo", "is graded anyway"),
-        ("graph_values:truncation=ignore:gamma=1", "truncation='ignore': a loop"),
-        ("graph_values:lam=2", "lam=2: must be from 0 to 1"),
-        ("graph_values:step_weight=0", "graph_values has step_weight=1.0"),
-        ("repeat_discount:lam=1", "lam: no such setting"),
+        ("gama=1", "gama='1': no such setting; there is gamma, step_weight, normalize"),
+        ("gamma=much", "config.rl.gamma='much': must be of type float"),
+        ("gamma=2", "config.rl.gamma=2.0: must be from 0 to 1"),
+        ("gamma=1:", "'' is not KEY=VALUE, such as gamma=1"),
+        ("gamma=1:gamma=0.9", "gamma='0.9': is there twice"),
+        ("step_weight=1e999", "config.rl.step_weight=inf: must be finite"),
+        ("penalty_in=nowhere", "penalty_in='nowhere': must be one of reward, row"),
+        ("gamma", "config.rl.algorithm='gamma': unknown"),
+        ("", "config.rl.algorithm='': unknown"),
+        ("gigpo", "gigpo: is graded with its defaults anyway"),
+        ("gigpo:gamma", "'gamma' is not KEY=VALUE"),
+        ("no_module:NAME:gamma=1", "config.rl.algorithm: cannot load no_module:NAME"),
+        ("graph_values:lam=2", "config.rl.settings.lam=2.0: must be from 0 to 1"),
+        ("graph_values:step_weight=0", "step_weight=0.0: the algorithm has 1.0"),
+        ("graph_values:truncation=ignore:gamma=1", "config.rl.settings.truncation='ignore': a"),
+        ("repeat_discount:lam=1", "lam='1': no such setting; there is base, repeat, pair, gamma"),
+        ("repeat_discount:base=1", "config.rl.settings.base='1': unknown"),
+        ("opd:strength=2", "opd: its advantages are of tokens"),
     ],
 )
 def test_a_bad_variant_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(InputError, match=f"^--variants={text}: {reason}"):
+    with pytest.raises(InputError, match="^" + re.escape(f"--variants={text!r}: {reason}")):
         parse_variants([text], resolve(default_config(), trains=False).rl)
-
-
-def test_the_algorithm_of_the_run_is_graded_as_it_is_configured() -> None:
-    config = default_config()
-    assert own_variant(resolve(config, trains=False).rl) == {}
-    config.rl.algorithm = "repeat_discount"
-    config.rl.settings = ConfigDict({"base": "gigpo", "repeat": 0.5})
-    rl = resolve(config, trains=False).rl
-    variants = own_variant(rl)
-    fine = steps(list("abcad"))
-    found = {name: e for e in estimate_steps({"": fine}, rl, variants) for name in e.names}
-    own = found["repeat_discount base=gigpo repeat=0.5"]
-    assert own is not found["repeat_discount over gigpo"]
-    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    expected = make_advantages("repeat_discount", own.preset, **settings, base="gigpo", repeat=0.5)(
-        step_columns(fine, needs=("action",))
-    ).total
-    np.testing.assert_array_equal(own.values, np.asarray(expected)[:5])
 
 
 def test_continuations_are_graded_where_there_are_forks() -> None:
@@ -152,7 +155,9 @@ def test_continuations_are_graded_where_there_are_forks() -> None:
     whole = steps(list("abcad"))
     assert missing_columns(given_columns(whole), rl)["vineppo"] == ["forked"]
     forked = [replace(step, forked=step.trajectory == 1) for step in whole]
-    assert "vineppo" not in missing_columns(given_columns(forked), rl)
+    missing = missing_columns(given_columns(forked), rl)
+    assert "vineppo" not in missing
+    assert missing["rloo"] == ["episodes without forks"]
 
 
 def test_strategies_of_several_episodes_are_graded() -> None:
