@@ -96,11 +96,11 @@ class Variant:
         )
 
     @property
-    def known(self) -> Algorithm:
+    def definition(self) -> Algorithm:
         """The algorithm, a wrapper together with its base."""
         common = {*_RULES, *CHOICES}
-        own = {key: value for key, value in self.settings.items() if key not in common}
-        return find_algorithm(self.algorithm, own)
+        own_settings = {key: value for key, value in self.settings.items() if key not in common}
+        return find_algorithm(self.algorithm, own_settings)
 
     def make_advantages(self, rl: ConfigDict, preset: str) -> Callable[[StepColumns], Advantages]:
         """Its function; the rest is from the section `rl`."""
@@ -156,33 +156,35 @@ def _parse_variant(text: str) -> Variant:
             raise InputError("is there twice", key=key, value=repr(value))
         texts[key] = value
     # A wrapper has the settings of its base, too.
-    known = find_algorithm(name, {BASE: texts[BASE]} if BASE in texts else {})
-    if FROZEN_TEACHER in known.needs:
+    definition = find_algorithm(name, {BASE: texts[BASE]} if BASE in texts else {})
+    if FROZEN_TEACHER in definition.needs:
         raise InputError("its advantages are of tokens, and steps are graded", key=name)
     if not texts and name in ALGORITHMS:
         raise InputError("is graded with its defaults anyway", key=name, fix="add a setting")
-    return Variant(name, {key: _parse_setting(known, key, value) for key, value in texts.items()})
+    return Variant(
+        name, {key: _parse_setting(definition, key, value) for key, value in texts.items()}
+    )
 
 
-def _parse_setting(known: Algorithm, key: str, text: str) -> Any:
+def _parse_setting(definition: Algorithm, key: str, text: str) -> Any:
     """The value of a setting, checked by its rule."""
     if key in CHOICES:
         choices = {str(choice): choice for choice in CHOICES[key]}
         if text not in choices:
             raise InputError(f"must be one of {', '.join(choices)}", key=key, value=repr(text))
         value: Any = choices[text]
-    elif key in known.settings or key in _RULES:
-        path = f"rl.settings.{key}" if key in known.settings else f"rl.{key}"
-        rule = known.settings[key] if key in known.settings else _RULES[key]
+    elif key in definition.settings or key in _RULES:
+        path = f"rl.settings.{key}" if key in definition.settings else f"rl.{key}"
+        rule = definition.settings[key] if key in definition.settings else _RULES[key]
         value = parse_value(path, text, type(rule.default))
         complaint = rule.complaint(value)
         if complaint:
             raise InputError(complaint, key=f"config.{path}", value=repr(value))
     else:
-        names = ", ".join([*known.settings, *_RULES, *CHOICES])
+        names = ", ".join([*definition.settings, *_RULES, *CHOICES])
         raise InputError("no such setting", key=key, value=repr(text), fix=f"there is {names}")
-    if value != known.fixed.get(key, value):
-        raise InputError(f"the algorithm has {known.fixed[key]}", key=key, value=repr(value))
+    if value != definition.fixed.get(key, value):
+        raise InputError(f"the algorithm has {definition.fixed[key]}", key=key, value=repr(value))
     return value
 
 
@@ -191,9 +193,11 @@ def own_variant(rl: ConfigDict) -> dict[str, Variant]:
 
     Empty if the catalogue has it with the same settings.
     """
-    known = find_algorithm(rl.algorithm, rl.settings)
+    definition = find_algorithm(rl.algorithm, rl.settings)
     changes = {
-        key: value for key, value in rl.settings.items() if value != known.settings[key].default
+        key: value
+        for key, value in rl.settings.items()
+        if value != definition.settings[key].default
     }
     if rl.algorithm in ALGORITHMS and not changes:
         return {}
@@ -291,7 +295,7 @@ def missing_columns(
     present -= {FROZEN_TEACHER}
     missing = {}
     for name, variant in _with_defaults(variants).items():
-        candidate = variant.known
+        candidate = variant.definition
         available = present
         if candidate.needs_critic and _value_kind(candidate) != _value_kind(run):
             available = present - {"value", "token_value"}
