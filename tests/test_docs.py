@@ -54,6 +54,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "fork_credit.md": "e921f87f04676abeb11e96762c019e784b32fcf62fa0b6f6e8ebec97d5dbcd9a",
         "forks.md": "1391aca2b7f080bdd3205aa185238f156060f22eecd67d4292907cd9b083c5de",
         "frozenlake_pooled.md": "f60b952dba79c55a1a0f6ede5a54bb881068bb488a30a1732a9fe4b5ddfad808",
+        "lake_forks.md": "3cd34a7f888397871ef95587229431ee23c5d47fc0bf9018725be2183671c217",
         "learned_rewards.md": "dd2f9923269af7025a150dff35c5e28af118cb1d3a490bcc81d8c2d094963730",
         "mcp_tiny.md": "6bef2c416195ba38e31ce40a804abd87d8037130ba173494ef0292d0504408dc",
         "methods.md": "a9efbcba8fc140a6c47e077fb8161dffdca5501f8d38a48619ef931878369277",
