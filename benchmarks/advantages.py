@@ -83,7 +83,6 @@ def with_optional(batch: Columns, seed: int) -> StepColumns:
         **numbers,
         action=rng.integers(0, 2**32, size=(50, 2), dtype=np.uint32)[rng.integers(0, 50, rows)],
         next_anchor=np.where(last[:, None], 0, np.roll(batch["anchor"], -1, 0)).astype(np.uint32),
-        observation=batch["anchor"],
         past=batch["anchor"],
         won=batch["reward"] > 0,
         truncated=last & (batch["reward"] == 0),

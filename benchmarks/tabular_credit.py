@@ -48,13 +48,6 @@ ESTIMATES: dict[str, tuple[str, dict[str, Any]]] = ARMS | {
     "graph_values shrinkage=0.25": ("graph_values", {"shrinkage": 0.25}),
     "graph_values shrinkage=1": ("graph_values", {"shrinkage": 1.0}),
     "graph_values truncation=ignore": ("graph_values", {"truncation": "ignore"}),
-    **{
-        f"graph_values truncation=ignore prior=observation shrinkage={count:g}": (
-            "graph_values",
-            {"truncation": "ignore", "prior": "observation", "shrinkage": count},
-        )
-        for count in (0.25, 1.0, 4.0)
-    },
     "graph_values gamma=1": ("graph_values", POOLED | {"gamma": 1.0}),
 }
 ESTIMATORS = {label: make_estimator(*estimate) for label, estimate in ESTIMATES.items()}

@@ -65,7 +65,6 @@ def make_variant(**settings: Any) -> Estimate:
 BASE_ESTIMATE = make_variant()
 GRPO = make_estimator("grpo", {})
 GRAPHGPO = make_estimator("graphgpo", {})
-BACK_OFF = make_variant(prior="observation", shrinkage=1.0)
 
 
 def count_steps_left(columns: StepColumns, limit: int, width: int) -> Array:
@@ -141,6 +140,26 @@ def blend_values(
         gae, gae, steps.group, steps.valid, normalize="mean_std", ddof=1, eps=1e-6
     )
     return steps.restore(compared), steps.restore(value)
+
+
+def back_off(columns: StepColumns, coarse: Array, visits: float) -> Array:
+    """The base, whose pseudo-visits have the values of coarser states.
+
+    Args:
+      columns: N steps.
+      coarse: [N, 2] u32, anchors of the coarser states.
+      visits: Number of pseudo-visits of each state.
+    """
+    none = jnp.zeros(len(columns.mask))
+    _, value = blend_values(replace(columns, anchor=coarse), none, none)
+    prior = average_states(columns, value)
+    advantage, _ = blend_values(columns, prior, jnp.full(len(none), visits), shrinkage=0.0)
+    return advantage
+
+
+def back_off_to_observations(columns: StepColumns, visits: float) -> Array:
+    """Back-off to anchors without the appearance: to what the text of an observation tells."""
+    return back_off(columns, columns.anchor.at[:, 1].set(0), visits)
 
 
 class Player:
@@ -246,16 +265,18 @@ def grade_fresh(world: World) -> dict[str, list[float]]:
             )
             for width in (1, 4, 12)
         },
-        "steps left, bins of 4, back-off": lambda columns: BACK_OFF(
-            replace(
-                columns,
-                anchor=count_steps_left(columns, world.limit, 4),
-                observation=columns.anchor,
+        "steps left, bins of 4, back-off": lambda columns: back_off(
+            replace(columns, anchor=count_steps_left(columns, world.limit, 4)), columns.anchor, 1.0
+        ),
+        "last two states, back-off": lambda columns: back_off(
+            replace(columns, anchor=join_previous(columns)), columns.anchor, 1.0
+        ),
+        **{
+            f"value of the observation as prior, {count:g} visits": partial(
+                back_off_to_observations, visits=count
             )
-        ),
-        "last two states, back-off": lambda columns: BACK_OFF(
-            replace(columns, anchor=join_previous(columns), observation=columns.anchor)
-        ),
+            for count in (0.25, 1.0, 4.0)
+        },
     }
     grades: dict[str, list[float]] = {}
 

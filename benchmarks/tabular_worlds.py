@@ -351,7 +351,6 @@ def make_columns(rows: Rows) -> StepColumns:
         action=jnp.stack([action + 1, action], 1).astype(jnp.uint32),
         won=won,
         truncated=mask & ~won & (index % limit == limit - 1),
-        observation=jnp.stack([flatten_rows(rows.state) + 1] * 2, 1).astype(jnp.uint32),
         next_anchor=jnp.where(is_followed[:, None], jnp.roll(anchor, -1, 0), 0),
     )
 

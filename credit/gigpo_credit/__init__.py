@@ -85,7 +85,7 @@ def advantages(
       step_weight: Weight of the step advantage, unless the algorithm fixes it.
       normalize: "mean_std" or "mean", unless the algorithm fixes it.
       columns: Further columns by the names of `StepColumns`, such as `entropy`. Those of hashes,
-        such as `observation`, are texts too; None in `next_anchor`: the episode ends.
+        such as `past`, are texts too; None in `next_anchor`: the episode ends.
       **settings: Settings of the algorithm, and switches that win over the preset.
 
     Returns:
@@ -129,8 +129,6 @@ def advantages(
     if "truncated" in known.needs and values.get("truncation") == "end":
         # The column is not read then.
         given.setdefault("truncated", np.zeros(rows, bool))
-    if "observation" in known.needs and values.get("prior") == "return":
-        given.setdefault("observation", given["anchor"])  # likewise
     for name in known.needs:
         if name in OPTIONAL_COLUMNS and name not in given:
             raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")

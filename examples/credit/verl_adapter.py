@@ -1,7 +1,10 @@
 """Step-level advantages of gigpo_credit in verl: an entry of its registry of advantage estimators.
 
     import examples.credit.verl_adapter  # in the process of the trainer
-    # algorithm.adv_estimator=gigpo
+    # algorithm.adv_estimator=gigpo algorithm.gamma=0.95
+
+`graph_values` and `hgpo` are registered too. The discount is `algorithm.gamma` of verl; its default
+is 1.
 
 verl hands an estimator the rewards of tokens, the response mask and the column `uid`, and nothing
 else. So a row is one environment step, and its uid says all that identifies the step: `make_uid`.
@@ -41,7 +44,8 @@ def make_estimator(name: str, **settings: Any) -> Any:
         """Advantages and returns, [B, T] each: a step's advantage at each token of its response."""
         del others
         group, trajectory, step, anchor = zip(*map(json.loads, index), strict=True)
-        shared = {} if config is None else {"gamma": config.get("gamma")}
+        gamma = None if config is None else config.get("gamma")
+        discount = {} if gamma is None else {"gamma": gamma}
         values = gigpo_credit.advantages(
             name,
             reward=token_level_rewards.sum(-1).cpu().numpy(),
@@ -49,7 +53,7 @@ def make_estimator(name: str, **settings: Any) -> Any:
             step=step,
             group=group,
             anchor=anchor,
-            **{**shared, **settings},
+            **{**discount, **settings},
         )
         column = torch.as_tensor(np.array(values), device=token_level_rewards.device)
         advantages = column[:, None] * response_mask
@@ -58,5 +62,5 @@ def make_estimator(name: str, **settings: Any) -> Any:
     return estimate
 
 
-register_adv_est("gigpo")(make_estimator("gigpo"))
-register_adv_est("hgpo")(make_estimator("hgpo"))
+for algorithm in ("gigpo", "hgpo", "graph_values"):
+    register_adv_est(algorithm)(make_estimator(algorithm))

@@ -68,7 +68,7 @@ def step_columns(
       similarity: lowest similarity of two anchor states of a task group that count as one
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
-      needs: optional columns to collect from the steps: `action`, `next_anchor`, `observation`,
+      needs: optional columns to collect from the steps: `action`, `next_anchor`,
         `past`, `won`, `truncated`, `forked`, `summary`, `strategy`, `executable` and `task_type`;
         other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
@@ -100,8 +100,6 @@ def step_columns(
         columns["action"] = _hash_texts([s.turn.action for s in steps])
     if "next_anchor" in needs:
         columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
-    if "observation" in needs:
-        columns["observation"] = _hash_texts([s.turn.observation for s in steps])
     if "past" in needs:
         columns["past"] = _hash_texts(_list_pasts(steps))
     for name in ("won", "truncated", "forked"):

@@ -44,7 +44,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "ddof": (0, 1),
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
-HASHES = ("anchor", "action", "next_anchor", "observation", "past", "belief", "task_type")
+HASHES = ("anchor", "action", "next_anchor", "past", "belief", "task_type")
 _NUMBERS = ("trajectory", "step", "group", "tag", "tokens", "token_part", "strategy")
 _FLAGS = (
     "mask",

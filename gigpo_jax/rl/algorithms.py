@@ -379,20 +379,15 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
     "graph_values": Algorithm(
         advantages=graph_values,
-        needs=("truncated", "observation"),
+        needs=("truncated",),
         settings={
             # 0: a longer sum of differences brings back the noise of the episode's own future.
             "lam": Setting(0.0, "lambda of GAE on the values of states", FRACTION),
             "episode": Setting(0.0, "weight of the episode advantage", NOT_NEGATIVE),
             "shrinkage": Setting(
                 0.0,
-                "number of visits with the outcome of `prior`, added to each state",
+                "number of visits with the mean return of the group, added to each state",
                 NOT_NEGATIVE,
-            ),
-            "prior": Setting(
-                "return",
-                "outcome of an added visit: mean return of the group, or value of the observation",
-                one_of("return", "observation"),
             ),
             "truncation": Setting(
                 "end",

@@ -134,7 +134,8 @@ class Graph:
         """
         mean = self.sum_rows(values) / self.visits
         # The second pass: a sum over thousands of visits loses digits that the sum of the
-        # differences from the mean keeps.
+        # differences from the mean keeps. Where all values are equal, whitening would turn these
+        # digits into advantages.
         return mean + self.sum_rows(values - mean) / self.visits
 
     def gae(self, reward: Array, value: Array, lam: ArrayLike) -> Array:

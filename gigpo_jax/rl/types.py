@@ -105,7 +105,6 @@ class StepColumns:
       mask: [N] bool, False for padding: such a row takes part in nothing.
       action: [N, 2] u32, hash of the action.
       next_anchor: [N, 2] u32, anchor of the trajectory's next row; zeros at its last step.
-      observation: [N, 2] u32, hash of the observation's text.
       past: [N, 2] u32, hash of all actions of the task before the step.
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
@@ -151,7 +150,6 @@ class StepColumns:
     mask: Any
     action: Any = None
     next_anchor: Any = None
-    observation: Any = None
     past: Any = None
     won: Any = None
     truncated: Any = None

@@ -29,6 +29,7 @@ def count_equal_anchors(
     seed: int,
     list_actions: ListActions = list_admissible,
     read: Callable[[StepResult], Any] = read_outcome,
+    same_step: bool = False,
 ) -> int:
     """Plays random episodes of a task, and compares the futures of equal anchor states.
 
@@ -40,12 +41,13 @@ def count_equal_anchors(
       seed: Seed of the actions.
       list_actions: Function that lists the actions to choose from.
       read: Function that returns what of a step must be equal beside its observation.
+      same_step: Whether to compare only anchor states that were reached by equally many actions.
 
     Returns:
       Number of pairs of different action sequences that led to the same anchor state.
     """
     rng = random.Random(seed)
-    prefixes: dict[str, list[str]] = {}
+    prefixes: dict[tuple[str, int], list[str]] = {}
     pairs = 0
     for _ in range(episodes):
         observation = env.reset(task)
@@ -59,7 +61,8 @@ def count_equal_anchors(
             if result.done:
                 break
             observation = result.observation
-            prefix = prefixes.setdefault(observation.anchor, list(actions))
+            state = (observation.anchor, len(actions) if same_step else 0)
+            prefix = prefixes.setdefault(state, list(actions))
             if prefix != actions:
                 pairs += 1
                 assert_equal_futures(env, task, (prefix, actions), steps, rng, list_actions, read)

@@ -23,18 +23,19 @@ ROWS = [
 ]
 
 
-def test_an_estimator_of_verl_gives_our_numbers() -> None:
+@pytest.mark.parametrize("algorithm", ["gigpo", "hgpo", "graph_values"])
+@pytest.mark.parametrize("gamma", [0.9, None])
+def test_estimators_of_verl_give_our_numbers(algorithm: str, gamma: float | None) -> None:
     pytest.importorskip("verl")
     import torch
     from omegaconf import OmegaConf
     from verl import DataProto
-    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
     from verl.trainer.ppo.ray_trainer import compute_advantage
 
-    from examples.credit.verl_adapter import make_estimator, make_uid
+    from examples.credit.verl_adapter import make_uid
     from gigpo_jax.env_bridge.types import anchor_hash
-    from gigpo_jax.rl import gigpo_advantages
-    from gigpo_jax.rl.algorithms import PRESETS
+    from gigpo_jax.rl.algorithms import make_advantages
+    from gigpo_jax.rl.types import StepColumns
 
     tokens = np.random.default_rng(0).integers(1, 6, len(ROWS))
     mask = torch.arange(6)[None] < torch.tensor(tokens)[:, None]
@@ -47,32 +48,43 @@ def test_an_estimator_of_verl_gives_our_numbers() -> None:
         tensors={"token_level_rewards": rewards, "response_mask": mask.long()},
         non_tensors={"uid": uid},
     )
-    config = OmegaConf.create({"gamma": 0.9})
-    data = compute_advantage(data, adv_estimator="gigpo", gamma=0.9, config=config)
-    expected = gigpo_advantages(
-        np.array([row[4] for row in ROWS], np.float32),
-        np.zeros(len(ROWS), np.float32),
-        np.array([row[1] for row in ROWS], np.int32),
-        np.array([row[2] for row in ROWS], np.int32),
-        np.array([ord(row[0]) for row in ROWS], np.int32),
-        np.array([anchor_hash(row[3]) for row in ROWS], np.uint32),
-        np.ones(len(ROWS), bool),
-        gamma=0.9,
-        step_weight=1.0,
-        normalize="mean_std",
-        **PRESETS["paper"],
+    config = OmegaConf.create({} if gamma is None else {"gamma": gamma})
+    data = compute_advantage(data, adv_estimator=algorithm, gamma=0.5, config=config)
+    make = make_advantages(
+        algorithm, "paper", gamma=gamma or 0.95, step_weight=1.0, normalize="mean_std"
     )
-    assert np.unique(np.round(expected.total, 4)).size > 4
+    places = {row[:3]: n for n, row in enumerate(ROWS)}
+    following = [places.get((group, number, step + 1)) for group, number, step, *_ in ROWS]
+    anchor = np.array([anchor_hash(row[3]) for row in ROWS], np.uint32)
+    columns = StepColumns(
+        reward=np.array([row[4] for row in ROWS], np.float32),
+        penalty=np.zeros(len(ROWS), np.float32),
+        trajectory=np.array([row[1] for row in ROWS], np.int32),
+        step=np.array([row[2] for row in ROWS], np.int32),
+        group=np.array([ord(row[0]) for row in ROWS], np.int32),
+        anchor=anchor,
+        mask=np.ones(len(ROWS), bool),
+        next_anchor=np.array([(0, 0) if n is None else anchor[n] for n in following], np.uint32),
+        truncated=np.zeros(len(ROWS), bool),
+    )
+    expected = np.asarray(make(columns).total)
+    assert np.unique(np.round(expected, 4)).size > 4
     for key in ("advantages", "returns"):
         got = data.batch[key].numpy()
-        np.testing.assert_allclose(
-            got, np.asarray(expected.total)[:, None] * mask.numpy(), atol=1e-6
-        )
+        np.testing.assert_allclose(got, expected[:, None] * mask.numpy(), atol=1e-6)
 
-    # Episodes of one step: our GRPO is verl's.
+
+def test_grpo_of_one_step_is_that_of_verl() -> None:
+    pytest.importorskip("verl")
+    import torch
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    from examples.credit.verl_adapter import make_estimator, make_uid
+
     scores = torch.tensor([3.0, 1.0, 2.0, 8.0, 4.0, 4.0])
     names = ["a", "a", "a", "b", "b", "c"]
-    rewards, mask = scores[:, None] * torch.tensor([[0.0, 1.0]]), torch.ones(6, 2)
+    rewards = scores[:, None] * torch.tensor([[0.0, 1.0]])
+    mask = torch.ones(6, 2)
     theirs, _ = compute_grpo_outcome_advantage(rewards, mask, np.array(names, object))
     uids = [make_uid(name, number, 0, "start") for number, name in enumerate(names)]
     ours, _ = make_estimator("grpo", singleton_episode="raw")(rewards, mask, index=uids)

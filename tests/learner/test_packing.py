@@ -396,12 +396,7 @@ def test_minibatches_of_task_groups() -> None:
 def test_optional_columns_are_collected_only_where_needed():
     rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
     steps = [
-        Step(
-            trajectory,
-            number,
-            0,
-            make_turn(action=f"go {n}", observation=f"text {n}", anchor=anchor),
-        )
+        Step(trajectory, number, 0, make_turn(action=f"go {n}", anchor=anchor))
         for n, (anchor, trajectory, number) in enumerate(rows)
     ]
     plain = step_columns(steps)
@@ -422,10 +417,8 @@ def test_optional_columns_are_collected_only_where_needed():
     np.testing.assert_array_equal(columns.next_anchor[:5], next_anchors)
     np.testing.assert_array_equal(columns.entropy[:5], entropy)
     order = [3, 1, 4, 2, 0]
-    again = step_columns([steps[row] for row in order], needs=("next_anchor", "observation"))
+    again = step_columns([steps[row] for row in order], needs=("next_anchor",))
     np.testing.assert_array_equal(again.next_anchor[:5], columns.next_anchor[:5][order])
-    texts = [anchor_hash(steps[row].turn.observation) for row in order]
-    np.testing.assert_array_equal(again.observation[:5], texts)
 
 
 def test_ends_of_episodes_are_columns():

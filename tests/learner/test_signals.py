@@ -45,7 +45,6 @@ PACKAGE = pathlib.Path(gigpo_jax.__file__).parent
 FROM_STEPS = {
     "action",
     "next_anchor",
-    "observation",
     "past",
     "forked",
     "won",

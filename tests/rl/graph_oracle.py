@@ -54,11 +54,10 @@ def with_ends(c, seed: int):
     return c | {"won": won, "truncated": cut}
 
 
-def state_values(c, *, gamma, left_out=frozenset(), pseudo_visits=0.0, coarse=None) -> np.ndarray:
+def state_values(c, *, gamma, left_out=frozenset(), pseudo_visits=0.0) -> np.ndarray:
     """One dense system for all states of all groups.
 
-    The outcome of a pseudo-visit is the mean of `coarse` over the rows of the state, or the mean
-    return of the group.
+    The outcome of a pseudo-visit is the mean return of the group.
     """
     states = visits(c)
     number = {state: i for i, state in enumerate(states)}
@@ -75,8 +74,6 @@ def state_values(c, *, gamma, left_out=frozenset(), pseudo_visits=0.0, coarse=No
             continue
         count = len(rows) + pseudo_visits
         prior = sum(returns[n] for n in group) / max(len(group), 1)
-        if coarse is not None:
-            prior = sum(coarse[n] for n in all_rows) / len(all_rows)
         right[number[state]] += pseudo_visits * prior / count
         for n in rows:
             right[number[state]] += reward[n] / count
@@ -138,17 +135,10 @@ def gae(c, value: np.ndarray, *, gamma, lam, left_out=frozenset()) -> np.ndarray
     return out
 
 
-def graph_values(
-    c, *, gamma, lam, shrinkage, truncation, normalize, ddof, prior="return"
-) -> np.ndarray:
+def graph_values(c, *, gamma, lam, shrinkage, truncation, normalize, ddof) -> np.ndarray:
     """Without the episode advantage."""
     left_out = set(np.flatnonzero(c["truncated"])) if truncation == "ignore" else frozenset()
-    how = {"gamma": gamma, "left_out": left_out, "pseudo_visits": shrinkage}
-    coarse = None
-    if prior == "observation":
-        texts = c | {"anchor": c["observation"]}
-        coarse = state_values(texts, **how | {"pseudo_visits": 0.25})
-    value = state_values(c, **how, coarse=coarse)
+    value = state_values(c, gamma=gamma, left_out=left_out, pseudo_visits=shrinkage)
     advantage = gae(c, value, gamma=gamma, lam=lam, left_out=left_out)
     return compare_groups(c, advantage, normalize, ddof)
 

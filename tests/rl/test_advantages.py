@@ -84,8 +84,6 @@ def random_columns(seed: int) -> Columns:
     return batch | {
         "action": np.stack([action * np.uint32(0x9E3779B1), action + np.uint32(3)], 1),
         "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[after],
-        # Two states share a text.
-        "observation": batch["anchor"] // np.uint32(14),
         **{
             name: rng.normal(size=rows).astype(np.float32)
             for name in ("entropy", "logprob", "value", "step_reward", "implicit_reward")

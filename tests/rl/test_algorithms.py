@@ -11,7 +11,7 @@ from tests.rl.test_advantages import columns, padded, plan_columns, random_batch
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 # Settings with which an algorithm reads all its columns; its defaults leave some out.
 READING = {
-    "graph_values": {"truncation": "ignore", "prior": "observation", "shrinkage": 1.0},
+    "graph_values": {"truncation": "ignore"},
     "opd": {"outcome": 1.0},
 }
 

@@ -31,9 +31,9 @@ rows |= {"anchor": text("anchor"), "action": text("action"), "preset": "verl_age
 found = {name: gigpo_credit.advantages(name, **rows) for name in ("gigpo", "salt", "max_rl")}
 entropy = {"entropy": batch["entropy"][keep]}
 found["empg"] = gigpo_credit.advantages("empg", **rows, base="hgpo", alpha=2.0, columns=entropy)
-texts = {"observation": text("observation"), "truncated": batch["truncated"][keep].astype(int)}
+ends = {"truncated": batch["truncated"][keep].astype(int)}
 found["graph_values"] = gigpo_credit.advantages(
-    "graph_values", **rows, prior="observation", shrinkage=0.5, truncation="ignore", columns=texts)
+    "graph_values", **rows, shrinkage=0.5, truncation="ignore", columns=ends)
 grades = gigpo_credit.grade(
     found["gigpo"], advantage=batch["value"][keep], error=np.full(keep.sum(), 0.1),
     group=rows["group"], baseline=found["max_rl"])
@@ -109,7 +109,7 @@ def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) ->
         ("salt", {}),
         ("max_rl", {}),
         ("empg", {"base": "hgpo", "alpha": 2.0}),
-        ("graph_values", {"prior": "observation", "shrinkage": 0.5, "truncation": "ignore"}),
+        ("graph_values", {"shrinkage": 0.5, "truncation": "ignore"}),
     ):
         function = make_advantages(name, "verl_agent", **common, **settings)
         expected = np.asarray(function(StepColumns(**batch)).total)[keep]

@@ -14,9 +14,6 @@ solution; Gated BEPO (arXiv 2608.06861) has it too, by its abstract.
 
 `shrinkage` adds k visits to every state: the mean is of n + k outcomes. It holds back the values of
 states that were seen once or twice. The outcome of such a visit is the mean return of the group.
-With `prior="observation"` it is the mean over the rows of g of the value of their observation: the
-same fixed point over the graph whose states are the texts of observations, shrunk by a quarter of a
-visit with the mean return. Many states share a text, so its value is less exact and less noisy.
 
 Our choices: an episode that the limit of steps ended has V = 0 after its last step, as in
 `gigpo_jax.rl.gae`. With `truncation="ignore"` that step counts in no mean and has d = 0: the limit
@@ -25,22 +22,13 @@ the preset decides on A_E and on ddof.
 Differences within 1e-5 of the group's largest reward are rounding and count as 0.
 """
 
-from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.advantages import Advantages, Steps, order_steps
+from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.graph import build_graph, solve_values
 from gigpo_jax.rl.methods.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
-
-# Not `shrinkage`, which may be large: texts recur often, so that many pseudo-visits would only move
-# their values away from the truth.
-TEXT_VISITS = 0.25  # pseudo-visits of an observation
 
 
 def graph_values(
@@ -50,7 +38,6 @@ def graph_values(
     lam: float,
     episode: float,
     shrinkage: float,
-    prior: str,
     truncation: str,
     normalize: str,
     ddof: int,
@@ -66,7 +53,6 @@ def graph_values(
       lam: lambda of GAE; 0: a step gets its own difference alone.
       episode: Weight of the episode advantage.
       shrinkage: Number of pseudo-visits of each state.
-      prior: "return" or "observation", outcome of a pseudo-visit.
       truncation: "end" or "ignore", outcome of the last step before the limit of steps.
       normalize: "mean_std" or "mean".
       ddof: Number subtracted from the count in a variance, 0 or 1.
@@ -79,13 +65,7 @@ def graph_values(
     # The limit ended these episodes: their last rewards say nothing about the values of states.
     left_out = columns.truncated[steps.order] if truncation == "ignore" else None
     graph = build_graph(steps, gamma, left_out=left_out, pseudo_visits=shrinkage)
-    outcome = None
-    if prior == "observation":
-        # Order, groups and rewards of the rows stay; the observations number the nodes.
-        coarse_steps = order_steps(replace(columns, anchor=columns.observation))
-        coarse = build_graph(coarse_steps, gamma, left_out=left_out, pseudo_visits=TEXT_VISITS)
-        outcome = _average_nodes(steps, solve_values(coarse, reward))
-    gae = graph.gae(reward, solve_values(graph, reward, outcome), lam)
+    gae = graph.gae(reward, solve_values(graph, reward), lam)
     compared = segments.compare_values(
         gae, gae, steps.group, steps.valid, normalize=normalize, ddof=ddof, eps=1e-6
     )
@@ -93,14 +73,3 @@ def graph_values(
     whole_episodes = gigpo(columns, gamma=gamma, normalize=normalize, ddof=ddof, **settings)
     weighted = episode * whole_episodes.episode
     return Advantages(total=weighted + step, episode=weighted, step=step)
-
-
-def _average_nodes(steps: Steps, values: Array) -> Array:
-    """Means over all rows of each row's state, [N] f32.
-
-    Rows that count in no backup count here: a state may have no others.
-    """
-    rows = len(values)
-    total = jax.ops.segment_sum(jnp.where(steps.valid, values, 0.0), steps.anchor, rows)
-    count = segments.count_members(steps.anchor, steps.valid)
-    return total[jnp.minimum(steps.anchor, rows - 1)] / jnp.maximum(count, 1)

@@ -30,7 +30,6 @@ from gigpo_jax.trajectory import Step
 GIVEN = {
     "action",
     "next_anchor",
-    "observation",
     "past",
     "won",
     "truncated",

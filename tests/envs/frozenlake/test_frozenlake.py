@@ -117,6 +117,14 @@ def test_equal_states_have_equal_futures() -> None:
     assert pairs > 50
 
 
+def test_equal_states_at_equal_steps_have_equal_futures_on_slippery_ice() -> None:
+    env = registry.make("frozenlake", slippery=True, max_steps=100, regret=True)
+    pairs = 0
+    for number, task in enumerate(env.tasks("train")[:8]):
+        pairs += count_equal_anchors(env, task, episodes=20, steps=8, seed=number, same_step=True)
+    assert pairs > 50
+
+
 def test_the_expert_finds_shortest_paths_and_wins_on_slippery_ice() -> None:
     wins = {}
     for slippery, max_steps in ((False, 15), (True, 100)):

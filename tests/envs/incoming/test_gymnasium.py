@@ -57,6 +57,8 @@ def test_ready_environments_keep_all_promises(
         ("CliffWalking-v1", {}),
         ("minigrid:MiniGrid-DoorKey-6x6-v0", {}),
         ("minigrid:BabyAI-GoToObj-v0", {}),
+        ("minigrid:BabyAI-GoToLocalS6N3-v0", {}),
+        ("minigrid:BabyAI-PickupDist-v0", {}),
     ],
 )
 def test_equal_states_have_equal_futures(name: str, options: dict[str, Any]) -> None:
