@@ -50,7 +50,7 @@ FIGURES = {  # file -> folder of the runs, number of seeds, and label of each ar
             "grpo_lr1e-4": "GRPO",
             "gigpo_lr1e-4": "GiGPO",
             "repeat_discount_gigpo_lr3e-4": "GiGPO with repeat discount",
-            "repeat_discount_graph_values_episode_lr3e-4": "pooled values with repeat discount",
+            "repeat_discount_graph_values_episode_lr3e-4": "combination",
         },
     ),
 }
