@@ -3,7 +3,7 @@
     import examples.credit.verl_adapter  # in the process of the trainer
     # algorithm.adv_estimator=gigpo algorithm.gamma=0.95
 
-`graph_values` and `hgpo` are registered too. The discount is `algorithm.gamma` of verl; its default
+`hgpo` and `graph_values` are registered too. The discount is `algorithm.gamma` of verl; its default
 is 1.
 
 verl hands an estimator the rewards of tokens, the response mask and the column `uid`, and nothing
@@ -62,5 +62,6 @@ def make_estimator(name: str, **settings: Any) -> Any:
     return estimate
 
 
-for algorithm in ("gigpo", "hgpo", "graph_values"):
-    register_adv_est(algorithm)(make_estimator(algorithm))
+register_adv_est("gigpo")(make_estimator("gigpo"))
+register_adv_est("hgpo")(make_estimator("hgpo"))
+register_adv_est("graph_values")(make_estimator("graph_values"))

@@ -40,6 +40,8 @@ MOVED = {
     f"engine.vllm.{name}": f"engine.{name}"
     for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s", "push_timeout_s")
 }
+# Keys of saved configs that are gone, with the value that does what the package does today.
+REMOVED = {"rl.settings.prior": "return"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config, require
-from gigpo_jax.config.keys import KEYS, MOVED, find_section, flatten, value_of
+from gigpo_jax.config.keys import KEYS, MOVED, REMOVED, find_section, flatten, value_of
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import Conversation
@@ -74,10 +74,14 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     """Flattens a saved config and fills in missing `keys`.
 
     The config may be too old to have them; they get their defaults. Keys that moved get the names
-    of today.
+    of today, and keys that are gone are dropped if the package does the same without them.
     """
     defaults = {name: key.default for name, key in KEYS.items() if name in keys}
-    saved_values = {MOVED.get(name, name): value for name, value in flatten(tree).items()}
+    saved_values = {
+        MOVED.get(name, name): value
+        for name, value in flatten(tree).items()
+        if (name, value) not in REMOVED.items()
+    }
     # The saved values win.
     return flatten(defaults) | saved_values
 

@@ -170,6 +170,13 @@ def test_saved_configs_have_keys_under_their_names_of_that_time():
     assert values == {"engine.urls": "http://a:1", "engine.vllm.restarts": 2, "engine.slots": 128}
 
 
+def test_keys_that_are_gone_are_dropped_if_nothing_changes_without_them():
+    saved = {"rl": {"settings": {"prior": "return", "lam": 0.5}}}
+    assert with_defaults(saved, ()) == {"rl.settings.lam": 0.5}
+    saved["rl"]["settings"]["prior"] = "observation"
+    assert with_defaults(saved, ())["rl.settings.prior"] == "observation"
+
+
 @pytest.mark.parametrize(
     ("section", "values", "message"),
     [

@@ -21,9 +21,10 @@ from gigpo_jax.core.machine import read_types
 from gigpo_jax.run.records import read_records
 
 # The task, the model and the budget must be equal. The algorithm, its settings, those of the
-# optimizer, and the anchor may differ: they are compared.
+# optimizer, the anchor and the forks may differ: they are compared.
 EQUAL_SECTIONS = ("env.", "model.", "sampling.", "train.", "eval.")
-_ANCHOR = re.compile(r"env\.(mix\.\w+\.)?options\.anchor")
+# Forks take the place of whole episodes, so the number of episodes stays equal.
+_COMPARED = re.compile(r"env\.(mix\.\w+\.)?options\.anchor|train\.fork(s|_choice)")
 LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.options.anchor")  # first in the label of an arm
 
 
@@ -171,7 +172,7 @@ def _list_differences(first: Run, second: Run) -> list[str]:
 
 def must_equal(key: str) -> bool:
     """Whether runs with different values of a key are incomparable."""
-    return key.startswith(EQUAL_SECTIONS) and not _ANCHOR.fullmatch(key) and affects_results(key)
+    return key.startswith(EQUAL_SECTIONS) and not _COMPARED.fullmatch(key) and affects_results(key)
 
 
 def group_arms(runs: Sequence[Run]) -> list[Arm]:

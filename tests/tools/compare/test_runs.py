@@ -124,10 +124,13 @@ def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
     b = write_run(
         tmp_path / "b", ["0000", "0001"], rl__gamma=0.9, env__workers=7, checkpoint__every=3
     )
-    check_comparable([read_run(a), read_run(b)])
-    assert [arm.label for arm in group_arms([read_run(a), read_run(b)])] == [
+    c = write_run(tmp_path / "c", ["0000", "0001"], rl__gamma=0.95, train__forks=4)
+    runs = [read_run(folder) for folder in (a, b, c)]
+    check_comparable(runs)
+    assert [arm.label for arm in group_arms(runs)] == [
         "gigpo",
         "gigpo gamma=0.9",
+        "gigpo forks=4",
     ]
 
 
