@@ -25,7 +25,8 @@ from gigpo_jax.run.records import read_records
 EQUAL_SECTIONS = ("env.", "model.", "sampling.", "train.", "eval.")
 # Forks take the place of whole episodes, so the number of episodes stays equal.
 _COMPARED = re.compile(r"env\.(mix\.\w+\.)?options\.anchor|train\.fork(s|_choice)")
-LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.options.anchor")  # first in the label of an arm
+# First in the label of an arm.
+LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.options.anchor", "train.forks")
 
 
 @dataclass(frozen=True)

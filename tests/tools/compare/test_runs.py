@@ -124,13 +124,16 @@ def test_what_differs_may_be_the_algorithm_and_where_it_ran(tmp_path: Path):
     b = write_run(
         tmp_path / "b", ["0000", "0001"], rl__gamma=0.9, env__workers=7, checkpoint__every=3
     )
-    c = write_run(tmp_path / "c", ["0000", "0001"], rl__gamma=0.95, train__forks=4)
-    runs = [read_run(folder) for folder in (a, b, c)]
+    forks = {"rl__gamma": 0.95, "train__forks": 4}
+    c = write_run(tmp_path / "c", ["0000", "0001"], **forks)
+    d = write_run(tmp_path / "d", ["0000", "0001"], train__fork_choice="uniform", **forks)
+    runs = [read_run(folder) for folder in (a, b, c, d)]
     check_comparable(runs)
     assert [arm.label for arm in group_arms(runs)] == [
         "gigpo",
         "gigpo gamma=0.9",
         "gigpo forks=4",
+        "gigpo forks=4 fork_choice=uniform",
     ]
 
 
