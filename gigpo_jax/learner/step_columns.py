@@ -68,9 +68,9 @@ def step_columns(
       similarity: lowest similarity of two anchor states of a task group that count as one
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
-      needs: optional columns to collect from the steps: `action`, `next_anchor`,
-        `past`, `won`, `truncated`, `forked`, `summary`, `strategy`, `executable` and `task_type`;
-        other names are ignored.
+      needs: optional columns to collect from the steps: `action`, `next_anchor`, `past`, `won`,
+        `truncated`, `forked`, `summary`, `strategy`, `executable` and `task_type`; other names are
+        ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:

@@ -247,7 +247,7 @@ def solve_values(graph: Graph, reward: Array, prior: Array | None = None) -> Arr
       graph: Graph of N rows.
       reward: [N] f32, reward of each row, 0 where masked.
       prior: [N] f32, outcome of a pseudo-visit, equal for the rows of a node; None: the mean return
-        of the group. Only the variants of benchmarks/tabular_variants.py have another one.
+        of the group. benchmarks/tabular_variants.py grades others.
 
     Returns:
       [N] f32, the value of each row's state, 0 where masked.

@@ -1,12 +1,15 @@
 """Values of states against a dense linear solve, and by hand."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gigpo_jax.rl.graph import state_values
+from gigpo_jax.rl.advantages import order_steps
+from gigpo_jax.rl.graph import build_graph, solve_values, state_values
+from gigpo_jax.rl.types import StepColumns
 from tests.rl import graph_oracle
 from tests.rl.test_advantages import Columns, columns, padded, permuted, random_batch
 
@@ -60,6 +63,16 @@ def test_a_cycle_and_a_gap_by_hand() -> None:
     # V(Z) = 8, V(X) = (V(Y) / 2 + 8 / 4) / 2, V(Y) = V(X) / 2: V(X) = 8/7, V(Y) = 4/7.
     batch = columns([0, 0, 0, 8], [0] * 4, [0] * 4, [0, 1, 2, 4], [0] * 4, [X, Y, X, Z])
     np.testing.assert_allclose(values(batch, 0.5), [8 / 7, 4 / 7, 8 / 7, 8], atol=1e-5)
+
+
+def test_pseudo_visits_with_a_given_outcome_by_hand() -> None:
+    # X wins 10, or leads to Y, which wins nothing. With two pseudo-visits worth 2 each V(Y) = 4/3,
+    # and with gamma 1 V(X) = (10 + 4/3 + 4) / 4.
+    batch = columns([10, 0, 0], [0] * 3, [0, 1, 1], [0, 0, 1], [0] * 3, [X, X, Y])
+    steps = order_steps(StepColumns(**batch))
+    graph = build_graph(steps, 1.0, pseudo_visits=2.0)
+    got = steps.restore(solve_values(graph, steps.reward, jnp.full(3, 2.0)))
+    np.testing.assert_allclose(got, [46 / 12, 46 / 12, 4 / 3], atol=1e-6)
 
 
 def test_equal_states_of_other_groups_are_other_states() -> None:
