@@ -103,3 +103,36 @@ def write_json(path: Path, value: Any) -> None:
             # Sorted keys: the same values are the same bytes, so files of two runs can be compared.
             text = json.dumps(value, indent=2, sort_keys=True) + "\n"
             temporary.write_text(text, encoding="utf-8")
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Checks that a file can be made in a folder.
+
+    It makes and removes one there, or in the nearest parent that exists.
+
+    Raises:
+      InputError: that fails; the message names the command-line flag.
+    """
+    for path in (folder, *folder.absolute().parents):
+        # `exists` follows links, so the search below would pass over a link to nothing, and mkdir
+        # would fail on it.
+        if path.is_symlink() and not path.exists():
+            raise InputError(
+                f"{path} is a link to nothing",
+                key=flag,
+                value=str(folder),
+                fix="mend the link or choose another folder",
+            )
+    # The folder is not made for this check: it would stay after another check has refused the run.
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        # A random name: hosts share the folder.
+        with tempfile.NamedTemporaryFile(prefix=".probe.", dir=nearest):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror})",
+            key=flag,
+            value=folder,
+            fix="choose another folder",
+        ) from error

@@ -1,12 +1,39 @@
 """Objects by reference: "module:NAME" names what a process imports."""
 
 import importlib
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from gigpo_jax.core.errors import InputError, nearest_names
 
 _T = TypeVar("_T")
+
+
+class ReferenceTable(Mapping[str, _T]):
+    """Objects by name, each imported when it is looked up.
+
+    Listing the names imports nothing, so a run loads only what its config names.
+    """
+
+    def __init__(self, references: Mapping[str, str]) -> None:
+        """Takes "module:NAME" of each name."""
+        self._references = references
+
+    def __getitem__(self, name: str) -> _T:
+        """Imports the object."""
+        # Not `load_reference`: an error in a module of ours is a bug and keeps its traceback.
+        module, _, attribute = self._references[name].partition(":")
+        return cast(_T, getattr(importlib.import_module(module), attribute))
+
+    def __contains__(self, name: object) -> bool:
+        # The method of `Mapping` would import the object.
+        return name in self._references
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references)
+
+    def __len__(self) -> int:
+        return len(self._references)
 
 
 def load_reference(reference: str, *, key: str) -> Any:

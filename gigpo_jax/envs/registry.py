@@ -1,4 +1,4 @@
-"""Environments by name: one literal dict of the entries (docs/environments.md)."""
+"""Environments by name: one literal table of the entries (docs/environments.md)."""
 
 import sys
 from collections.abc import Callable
@@ -6,52 +6,38 @@ from pathlib import Path
 from typing import Any, cast
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.references import find_entry, load_reference
+from gigpo_jax.core.references import ReferenceTable, find_entry, load_reference
 from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.conversations import CHAT, make_conversation
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
-from gigpo_jax.envs.alfworld import entry as alfworld
-from gigpo_jax.envs.blackjack import entry as blackjack
 from gigpo_jax.envs.entry_types import Environment, check_options
-from gigpo_jax.envs.example import entry as example
-from gigpo_jax.envs.ezpoints import entry as ezpoints
-from gigpo_jax.envs.frozenlake import entry as frozenlake
-from gigpo_jax.envs.incoming.entry import (
-    gymnasium_entry,
-    mcp_entry,
-    openenv_entry,
-    verifiers_entry,
-)
-from gigpo_jax.envs.numberline import entry as numberline
-from gigpo_jax.envs.points24 import entry as points24
-from gigpo_jax.envs.search import entry as search
-from gigpo_jax.envs.shell import entry as shell
-from gigpo_jax.envs.sokoban import entry as sokoban
-from gigpo_jax.envs.webshop import entry as webshop
 
-# An entry names its world as "module:function", so importing this table builds and loads no world.
-ENVIRONMENTS: dict[str, Environment] = {
-    "alfworld": alfworld.ENVIRONMENT,
-    "blackjack": blackjack.ENVIRONMENT,
-    "example": example.ENVIRONMENT,
-    "ezpoints": ezpoints.ENVIRONMENT,
-    "frozenlake": frozenlake.ENVIRONMENT,
-    "numberline": numberline.ENVIRONMENT,
-    "points24": points24.ENVIRONMENT,
-    "search": search.ENVIRONMENT,
-    "shell": shell.ENVIRONMENT,
-    "sokoban": sokoban.ENVIRONMENT,
-    "webshop": webshop.ENVIRONMENT,
-}
+ENVIRONMENTS: ReferenceTable[Environment] = ReferenceTable(
+    {
+        "alfworld": "gigpo_jax.envs.alfworld.entry:ENVIRONMENT",
+        "blackjack": "gigpo_jax.envs.blackjack.entry:ENVIRONMENT",
+        "example": "gigpo_jax.envs.example.entry:ENVIRONMENT",
+        "ezpoints": "gigpo_jax.envs.ezpoints.entry:ENVIRONMENT",
+        "frozenlake": "gigpo_jax.envs.frozenlake.entry:ENVIRONMENT",
+        "numberline": "gigpo_jax.envs.numberline.entry:ENVIRONMENT",
+        "points24": "gigpo_jax.envs.points24.entry:ENVIRONMENT",
+        "search": "gigpo_jax.envs.search.entry:ENVIRONMENT",
+        "shell": "gigpo_jax.envs.shell.entry:ENVIRONMENT",
+        "sokoban": "gigpo_jax.envs.sokoban.entry:ENVIRONMENT",
+        "webshop": "gigpo_jax.envs.webshop.entry:ENVIRONMENT",
+    }
+)
 
 # Environments of other packages: the text before the colon of their names -> maker of an entry.
-INCOMING: dict[str, Callable[[str], Environment]] = {
-    "gymnasium": gymnasium_entry,
-    "mcp": mcp_entry,
-    "openenv": openenv_entry,
-    "verifiers": verifiers_entry,
-}
+INCOMING: ReferenceTable[Callable[[str], Environment]] = ReferenceTable(
+    {
+        "gymnasium": "gigpo_jax.envs.incoming.entry:gymnasium_entry",
+        "mcp": "gigpo_jax.envs.incoming.entry:mcp_entry",
+        "openenv": "gigpo_jax.envs.incoming.entry:openenv_entry",
+        "verifiers": "gigpo_jax.envs.incoming.entry:verifiers_entry",
+    }
+)
 
 
 def spec(name: str) -> Environment:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.keys import affects_results, flatten
 from gigpo_jax.config.mix import name_member_keys
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import write_json
+from gigpo_jax.core.files import check_writable, write_json
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.env_bridge.agents import Examples
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
@@ -45,7 +45,6 @@ from gigpo_jax.run.hosts import Hosts, HostsStopped
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.open_run import OpenRun, open_run
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_writable
 from gigpo_jax.trajectory import Trajectory, finished_steps
 
 

@@ -8,6 +8,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import storage_errors
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.learner.critic_model import FOLDER, abstract_critic_params, save_critic
 from gigpo_jax.learner.signals.critic import CHECKPOINT_PARAMS
 from gigpo_jax.models.files import hub
@@ -18,7 +19,6 @@ from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import newest_params
 from gigpo_jax.run.open_run import open_run
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_writable
 
 
 def run(config: ConfigDict, workdir: Path, out: str, push: str = "") -> int:

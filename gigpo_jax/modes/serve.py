@@ -11,6 +11,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError, storage_errors
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.engines.endpoint.sessions import EndpointSession, session_record
 from gigpo_jax.rollout.engines import make_engine
@@ -18,7 +19,6 @@ from gigpo_jax.rollout.harness import MODEL, check_endpoint, make_endpoint
 from gigpo_jax.run import report
 from gigpo_jax.run.interrupts import Interrupted, run_async
 from gigpo_jax.run.open_run import open_run
-from gigpo_jax.run.workdir import check_writable
 
 KEY = "GIGPO_API_KEY"
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_shares, name_member_keys
 from gigpo_jax.core.errors import InputError, storage_errors
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.env_bridge.types import IMAGE, EnvError
@@ -38,7 +39,7 @@ from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.loggers.loggers import find_loggers
 from gigpo_jax.run.open_run import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage, track
-from gigpo_jax.run.workdir import check_writable, claim_workdir, open_workdir, record_machine
+from gigpo_jax.run.workdir import claim_workdir, open_workdir, record_machine
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.core.errors import InputError, StorageError, first_line, storage_fix
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.rl.update import TrainState
 from gigpo_jax.run.orbax_noise import silence_orbax
-from gigpo_jax.run.workdir import check_writable
 
 # Name of the part with the policies that later rollouts sample from, and of their versions in the
 # record.

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.keys import KEYS, flatten
 from gigpo_jax.config.resolve import with_defaults
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import read_object, write_json
+from gigpo_jax.core.files import check_writable, read_object, write_json
 from gigpo_jax.core.machine import RECORD, describe_machine
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.devices.exchange import all_hosts
@@ -344,40 +344,6 @@ def _adapter_settings(values: dict[str, Any]) -> dict[str, Any]:
     if values.get("model.lora.vision"):
         settings["vision"] = True
     return settings
-
-
-def check_writable(folder: Path, flag: str) -> None:
-    """Checks that a file can be made in a folder.
-
-    It makes and removes one there, or in the nearest parent that exists.
-
-    Raises:
-      InputError: that fails; the message names the command-line flag.
-    """
-    for path in (folder, *folder.absolute().parents):
-        # `exists` follows links, so the search below would pass over a link to nothing, and mkdir
-        # would fail on it.
-        if path.is_symlink() and not path.exists():
-            raise InputError(
-                f"{path} is a link to nothing",
-                key=flag,
-                value=str(folder),
-                fix="mend the link or choose another folder",
-            )
-    # The folder is not made for this check: it would stay after another check has refused the run.
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    # Hosts share the folder, and processes of different hosts may have the same number.
-    probe = nearest / f".probe.{jax.process_index()}.{os.getpid()}"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(
-            f"cannot be written ({error.strerror})",
-            key=flag,
-            value=folder,
-            fix="choose another folder",
-        ) from error
 
 
 def host_folder(workdir: Path) -> Path:

@@ -7,8 +7,8 @@ import pytest
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.rollout import engines
-from gigpo_jax.rollout.engines import probe_tokens, urls_of_host
+from gigpo_jax.rollout import remote_engines
+from gigpo_jax.rollout.remote_engines import probe_tokens, urls_of_host
 
 TINY = pathlib.Path(__file__).parents[2] / "models/alfworld_tiny"
 
@@ -42,6 +42,6 @@ def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> 
     config.model.path = str(TINY)
     for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
         config.model.lora.rank = rank
-        (process,) = engines._plan_processes(config, tmp_path, tmp_path, "sesame")
+        (process,) = remote_engines._plan_processes(config, tmp_path, tmp_path, "sesame")
         assert set(words) <= set(process._command)
         assert ("--enable-lora" in process._command) == bool(rank)

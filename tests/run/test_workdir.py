@@ -14,10 +14,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError, StorageError
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.core.machine import read_types
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run import workdir as folders
-from gigpo_jax.run.workdir import check_adapter, check_writable, claim_workdir, open_workdir
+from gigpo_jax.run.workdir import check_adapter, claim_workdir, open_workdir
 
 
 def opened(workdir: Path, config: ConfigDict) -> None:

@@ -13,9 +13,9 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import join_flags, load_config
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.core.errors import InputError, StorageError, escape_controls
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.devices.backend import start_backend
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.run.workdir import check_writable
 from gigpo_jax.tools.credit.estimates import parse_variants
 from gigpo_jax.tools.credit.pool import pool_measurements
 from gigpo_jax.tools.credit.report import write_report

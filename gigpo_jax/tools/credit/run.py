@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.files import check_writable
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt
@@ -35,7 +36,6 @@ from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.open_run import open_run
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.report import say
-from gigpo_jax.run.workdir import check_writable
 from gigpo_jax.tools.credit.estimates import (
     Variant,
     estimate_steps,

@@ -25,7 +25,7 @@ from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout import engines
+from gigpo_jax.rollout import remote_engines
 
 ROOT = pathlib.Path(__file__).parents[3]
 TINY = ROOT / "models/alfworld_tiny"
@@ -118,7 +118,7 @@ def engine(
             "dtype": "float32",
             "max_length": MAX_LENGTH,
             "tokenizer": tokenizer_fingerprint((TINY / "tokenizer.json").read_bytes()),
-            "probe": engines.probe_tokens(words, MAX_LENGTH),
+            "probe": remote_engines.probe_tokens(words, MAX_LENGTH),
             "limits": LIMITS,
             **changes,
         }
