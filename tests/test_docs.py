@@ -48,6 +48,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
     assert digests == {
         "alfworld_pooled.md": "cc4f364c41ec64dc3bddc7bdb758aadd0f2bf13077d219aaa91e4de74a21cdf0",
         "babyai.md": "a6862bb433dc7ee80654125994e45588579849172831e3b232413b316a80c152",
+        "babyai_rates.md": "ac5bd67f26c12e8e54723bffe66879dd4687a85ce706da09d34d4862b889bbc9",
         "belief_anchor.md": "7e9102e359068a11f9a8b2dae51b39605e984c2023fcb73d54c529036fad26b0",
         "equal_tokens.md": "5d6d42527b7e4b350a06f7bfd832550f693a181ac6096dcfe0e7390ad9faf0d4",
         "fork_learning.md": "c3e96749ec401310e3ae782abce5fc1165ae21ee6b6345dd0a3199230630607e",
