@@ -62,8 +62,9 @@ format: $(VENV)/.installed-dev
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-# The site of docs/, into site/; its pages come from the files alone, so it needs no jax.
-docs: $(DOCS)/.installed
+# The site of docs/, into site/. The page of config keys comes from the code, all others from files.
+docs: $(DOCS)/.installed $(VENV)/.installed
+	$(PY) docs/make_configuration.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
 # launch/hashes: what launch/install.sh --require-hashes compares with, for all wheels of a release. After a change of

@@ -1,6 +1,6 @@
 """GiGPO on BabyAI as text, on a laptop: 20 iterations of 16 levels x 8 episodes.
 
-pip install 'gigpo_jax[minigrid]'
+pip install -e ".[minigrid]"
 gigpo train --config=configs/babyai_tiny.py --workdir=runs/babyai
 
 Half of the levels are BabyAI-GoToLocalS6N3 (go to one of 3 objects), half BabyAI-PickupDist (pick

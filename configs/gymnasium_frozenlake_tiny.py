@@ -1,6 +1,6 @@
 """GiGPO on Gymnasium's own FrozenLake-v1, on a laptop: 30 iterations of 16 seeds x 8 episodes.
 
-    pip install 'gigpo_jax[gymnasium]'
+    pip install -e ".[gymnasium]"
     gigpo train --config=configs/gymnasium_frozenlake_tiny.py --workdir=runs/lake
 
 The lake of 4 x 4 cells that Gymnasium has, at most 20 moves; a fifth of them slips to a side

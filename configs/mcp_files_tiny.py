@@ -1,6 +1,6 @@
 """GiGPO on a server of the Model Context Protocol, on a laptop: 12 iterations of 16 x 8 episodes.
 
-    pip install 'gigpo_jax[mcp]'
+    pip install -e ".[mcp]"
     gigpo train --config=configs/mcp_files_tiny.py --workdir=runs/mcp_files
 
 Run it in a clone: the server is examples/mcp/files.py, with the official SDK. A question asks who

@@ -1,6 +1,6 @@
 """GiGPO on an environment of verifiers, on a laptop: 30 iterations of 16 tasks x 8 episodes.
 
-    pip install 'gigpo_jax[verifiers]'
+    pip install -e ".[verifiers]"
     gigpo train --config=configs/verifiers_lake_tiny.py --workdir=runs/lake_moves
 
 Run it in a clone: the environment is examples/verifiers/lake_moves.py. verifiers needs mcp 1, so

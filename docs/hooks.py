@@ -11,10 +11,13 @@ import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+CONFIGURATION = "configuration.md"
+ROW = re.compile(r"^\| `([a-z_]+(?:\.[a-z_]+)+)`", re.MULTILINE)  # of a key in its table
 METHODS = sorted(path.stem for path in (ROOT / "gigpo_jax/rl/methods").glob("[!_]*.py"))
 NOTEBOOKS = ("train", "advantages", "worlds", "talk_to_a_model", "colab")  # in reading order
 PAGES = {  # file of the repository -> page of the site, for what is not in docs/
@@ -27,8 +30,9 @@ PAGES = {  # file of the repository -> page of the site, for what is not in docs
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the empty lists of the navigation."""
-    sections = {title: pages for entry in config.nav for title, pages in entry.items()}
-    sections["Tutorial"][-1]["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
+    groups = [entry for entry in config.nav if isinstance(entry, dict)]
+    sections = {title: pages for entry in groups for title, pages in entry.items()}
+    sections["Start"][-1]["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
     sections["Algorithms"][-1]["Methods"] += [f"algorithms/{name}.md" for name in METHODS]
     return config
 
@@ -42,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 config, page, content=notebook(text) if source.endswith(".ipynb") else text
             )
         )
-    rows = (ROOT / "docs/configuration.md").read_text(encoding="utf-8").splitlines()
+    rows = read_configuration().splitlines()
     for name in METHODS:
         files.append(File.generated(config, f"algorithms/{name}.md", content=algorithm(name, rows)))
     return files
@@ -63,7 +67,45 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return text
         return f"{image}[{text}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri))}{anchor or ''})"
 
-    return re.sub(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)", link, markdown)
+    markdown = re.sub(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)", link, markdown)
+    if page.file.src_uri == CONFIGURATION:
+        return mark_rows(markdown)
+    return link_keys(
+        markdown, posixpath.relpath(CONFIGURATION, posixpath.dirname(page.file.src_uri))
+    )
+
+
+def read_configuration() -> str:
+    """The page that docs/make_configuration.py wrote: it needs jax, which the site does not."""
+    path = ROOT / "docs" / CONFIGURATION
+    if not path.exists():
+        raise PluginError("docs/configuration.md is missing; make docs writes it")
+    return path.read_text(encoding="utf-8")
+
+
+def mark_rows(markdown: str) -> str:
+    """Gives every key an anchor, and links the algorithms of the settings to their pages."""
+    markdown = ROW.sub(r'| <a id="\1"></a>`\1`', markdown)
+    names = "|".join(METHODS)
+    return re.sub(rf"^\| ({names}) \|", r"| [\1](algorithms/\1.md) |", markdown, flags=re.MULTILINE)
+
+
+def link_keys(markdown: str, configuration: str) -> str:
+    """Links config keys in running text, such as `train.groups`, to their row."""
+    keys = {*ROW.findall(read_configuration())}
+
+    def link(found: re.Match[str]) -> str:
+        key = found[1]
+        return f"[{found[0]}]({configuration}#{key})" if key in keys else found[0]
+
+    pieces = re.split(
+        r"(^ *```.*?^ *```$|^#.*$|^(?: {4}|\t).*$|\[[^\]]*\]\([^)]*\))", markdown, flags=re.M | re.S
+    )
+    # Odd pieces are code, headings and links, which stay.
+    pieces[::2] = [
+        re.sub(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`", link, piece) for piece in pieces[::2]
+    ]
+    return "".join(pieces)
 
 
 def notebook(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Writes docs/configuration.md from the table of keys and the environments' declarations."""
+"""Writes docs/configuration.md from the table of keys and the environments' declarations.
+
+`make docs` runs it; the page is not committed.
+"""
 
 from pathlib import Path
 
@@ -43,7 +46,7 @@ with + may grow. Keys marked with ~ may have other values for single environment
 
 ## All keys
 
-`python docs/make_configuration.py` writes this page.
+`gigpo keys PATTERN` prints keys, options and settings with PATTERN in their name or meaning.
 
 | key | default | values | meaning |
 |---|---|---|---|
@@ -75,6 +78,13 @@ settings of its base too.
 |---|---|---|---|---|
 """
 
+# Pages of environments whose names are others.
+PAGES = {
+    "example": "environments",
+    "frozenlake": "environments",
+    **dict.fromkeys(("blackjack", "ezpoints", "numberline", "points24", "sokoban"), "vision"),
+}
+
 # Requirements that are too long for a cell.
 LONG_REQUIREMENTS = {
     "rl.algorithm": "a name of the [table of algorithms](algorithm.md#other-algorithms), or module:NAME",
@@ -86,7 +96,9 @@ def page() -> str:
     parts = [HEAD, *(_row(name, key) for name, key in KEYS.items()), SECTIONS]
     incoming = {f"{name}:ID": make_entry("ID") for name, make_entry in INCOMING.items()}
     for name, environment in sorted({**ENVIRONMENTS, **incoming}.items()):
-        parts.append(f"\n### {name}\n\n| key | default | meaning |\n|---|---|---|\n")
+        parts.append(
+            f"\n### {name}\n\n{_link_page(name)}\n\n| key | default | meaning |\n|---|---|---|\n"
+        )
         for section, field in mix.OPTIONS.items():
             parts += [
                 _option_row(f"{section}.{key}", option)
@@ -96,6 +108,13 @@ def page() -> str:
     for name, algorithm in ALGORITHMS.items():
         parts += [_setting_row(name, key, setting) for key, setting in algorithm.settings.items()]
     return "".join(parts)
+
+
+def _link_page(name: str) -> str:
+    """A sentence that links the page of an environment."""
+    stem = name.partition(":")[0]
+    page = f"{PAGES.get(stem, stem)}.md"
+    return f"Described in [{page}]({page})."
 
 
 def _row(name: str, key: Key) -> str:

@@ -1,26 +1,55 @@
-"""The documentation keeps up with the code."""
+"""The documentation keeps up with the code: pages, links, commands and code."""
 
+import argparse
+import ast
 import hashlib
+import importlib
+import json
 import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.config import default_config
-from gigpo_jax.config.keys import flatten
+from gigpo_jax.config.command_line import join_flags, load_config
+from gigpo_jax.config.flags import make_parser
+from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.core.commands import MODES, TOOLS
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.agents import AGENTS
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.envs import registry
 from gigpo_jax.envs.registry import ENVIRONMENTS
-from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.run.loggers.glossary import DESCRIPTIONS
+from tests.doc_pages import (
+    DOCS,
+    PLACEHOLDER,
+    ROOT,
+    anchors,
+    blocks,
+    command_lines,
+    links,
+    list_pages,
+    page_exists,
+    read_page,
+    table_cells,
+)
 
-ROOT = Path(__file__).parent.parent
+PAGES = list_pages()
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 
 
-def test_the_configuration_page_is_that_of_the_code():
-    page = runpy.run_path(str(ROOT / "docs/make_configuration.py"))
-    assert (ROOT / "docs/configuration.md").read_text() == page["page"]()
+def test_the_configuration_page_has_every_key():
+    page = read_page(DOCS / "configuration.md")
+    assert [name for name in KEYS if f"| `{name}`" not in page] == []
+    assert (
+        not (DOCS / "configuration.md").exists()
+        or "configuration.md" in (ROOT / ".gitignore").read_text()
+    )
 
 
 def test_the_picture_of_the_tutorial_has_the_numbers_of_the_code():
@@ -73,7 +102,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
     }
 
 
-def test_the_guide_names_every_metric_that_the_loggers_describe():
+def test_the_page_of_metrics_names_every_metric_that_the_loggers_describe():
     page = (ROOT / "docs/guide.md").read_text()
     assert [
         name
@@ -82,37 +111,171 @@ def test_the_guide_names_every_metric_that_the_loggers_describe():
     ] == []
 
 
-def test_sections_have_at_most_150_words_and_cells_25():
-    """Words of paragraphs and lists; code and tables are not counted."""
-    long_sections = []
-    long_cells = []
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-        for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
-            lines = section.splitlines()
-            prose = [line for line in lines[1:] if not line.startswith(("|", "    "))]
-            if sum(len(line.split()) for line in prose) > 150:
-                long_sections.append(f"{path.name}: {lines[0]}")
-            cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
-            long_cells += [f"{path.name}: {cell}" for cell in cells if len(cell.split()) > 25]
-    assert long_sections == []
-    assert long_cells == []
+def test_cells_of_tables_have_at_most_25_words():
+    cells = [(path.name, cell) for path in PAGES for cell in table_cells(read_page(path))]
+    assert [(name, cell) for name, cell in cells if len(cell.split()) > 25] == []
 
 
-def test_files_that_pages_name_are_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
+def test_links_lead_to_files_and_headings(path: Path):
+    broken = []
+    for target, anchor in links(read_page(path)):
+        page = (path.parent / target).resolve() if target else path
+        if not page_exists(page):
+            broken.append(target)
+        elif anchor and page.suffix == ".md" and anchor not in anchors(read_page(page)):
+            broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+def test_no_page_or_message_installs_from_an_index_that_does_not_have_the_package():
+    """Nothing is published: an extra is installed from a clone."""
+    texts = {path: read_page(path) for path in PAGES}
+    for folder in ("gigpo_jax", "configs", "examples", "launch"):
+        texts |= {path: path.read_text() for path in (ROOT / folder).rglob("*.py")}
+    assert [
+        str(path) for path, text in texts.items() if re.search(r"install ['\"]?gigpo_jax\[", text)
+    ] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
+def test_code_of_pages_can_be_parsed(path: Path):
+    for language, code in blocks(read_page(path)):
+        if language == "python":
+            ast.parse(code)
+        elif language == "json":
+            json.loads(code)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=NAMES)
+def test_commands_of_pages_are_read_by_their_own_parsers(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(ROOT)
+    for words in command_lines(read_page(path)):
+        try:
+            check_command(words, monkeypatch, tmp_path)
+        except (Exception, SystemExit) as error:
+            raise AssertionError(f"{' '.join(words)}\n{type(error).__name__}: {error}") from error
+
+
+def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Raises if a command of this project does not exist or refuses its flags."""
+    programs = [Path(word).name for word in words]
+    if "gigpo" in programs[:4]:
+        check_gigpo(words[programs.index("gigpo") + 1 :], monkeypatch, tmp_path)
+    elif programs[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in words[1:] if "=" not in word} <= {*targets}
+    elif "-m" in words and words[words.index("-m") + 1].startswith("benchmarks."):
+        assert (ROOT / f"{words[words.index('-m') + 1].replace('.', '/')}.py").exists()
+    elif programs[0].startswith("python") and words[1].endswith(".py"):
+        assert (ROOT / words[1]).exists()
+    elif words[0].startswith("launch/"):
+        assert (ROOT / words[0]).exists()
+    if "pip" in programs and "install" in words:
+        extras = runpy_setup()
+        for extra in re.findall(r"\.\[([\w,-]+)\]", " ".join(words)):
+            assert {*extra.split(",")} <= extras, extra
+
+
+def runpy_setup() -> set[str]:
+    """The extras of setup.py."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    extras = next(
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "extras_require"
+    )
+    assert isinstance(extras, ast.Dict)
+    worlds = {"gymnasium", "openenv", "verifiers"}  # those of worlds/ are among them
+    return {ast.literal_eval(key) for key in extras.keys if key is not None} | worlds
+
+
+def check_gigpo(words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command, *flags = [word for word in words if word != "FLAGS" and word[0] != "$"]
+    if command in ("COMMAND", "--help"):
+        return
+    if command in MODES:
+        joined = join_flags([f"--mode={command}", *flags])
+        _, rest = make_parser(command).parse_known_args(joined)
+        assert [word for word in rest if not word.startswith("--config.")] == []
+        check_keys(joined, monkeypatch, tmp_path)
+        return
+    rest = parse_tool(command, flags, monkeypatch)
+    assert [word for word in rest if not word.startswith("--config")] == []
+    if rest:
+        check_keys(flags, monkeypatch, tmp_path)
+
+
+class Parsed(Exception):
+    """The flags of a command, once its own parser has read them."""
+
+    def __init__(self, rest: list[str]) -> None:
+        super().__init__()
+        self.rest = rest
+
+
+def parse_tool(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs a tool up to its parser; returns the words that the parser did not know."""
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def stop(self, args=None, namespace=None):
+        raise Parsed(parse(self, args, namespace)[1])
+
+    module = importlib.import_module(f"gigpo_jax.{TOOLS[name].module}")
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_known_args", stop)
+        with pytest.raises(Parsed) as caught:
+            module.main(words)
+    return caught.value.rest
+
+
+def check_keys(words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Loads the config of a command: its keys exist and their values are of the right type.
+
+    A config of the reader's own, and an environment that is not here, are replaced by defaults.
+    A folder of examples/ with a config of that name is where the reader is.
+    """
+    flags = [word for word in join_flags(words) if word.startswith("--config")]
+    config = next((word.partition("=")[2] for word in flags if word.startswith("--config=")), "")
+    # A variant that is a variable of the shell is left out.
+    name, _, variant = config.partition(":")
+    if "$" in variant:
+        config = name
+    folders = [ROOT, *(ROOT / "examples").iterdir()]
+    files = [folder / name for folder in folders if name and (folder / name).is_file()]
+    packaged = (ROOT / f"configs/{name}.py").is_file()
+    overrides = [word for word in flags if word.startswith("--config.")]
+    if not packaged and not files:
+        blank = tmp_path / "blank.py"
+        blank.write_text("from gigpo_jax.config import default_config as get_config\n")
+        config = str(blank)
+    elif files and not packaged:
+        config = config.replace(name, str(files[0]), 1)
+        monkeypatch.syspath_prepend(files[0].parents[len(Path(name).parts) - 1])
+    for word in list(overrides):
+        key, _, value = word.removeprefix("--config.").partition("=")
+        if key in ("env.name", "rl.algorithm") and ":" in value:
+            try:
+                registry.spec(value) if key == "env.name" else find_algorithm(value, {})
+            except InputError:  # a module of the reader, or a package that is not installed
+                overrides.remove(word)
+                section = "env.options." if key == "env.name" else "rl.settings."
+                overrides = [w for w in overrides if not w.startswith(f"--config.{section}")]
+        elif "$" in value or (key in KEYS and PLACEHOLDER.fullmatch(value)):
+            overrides.remove(word)
+    load_config(config, overrides)
 
 
 def test_verdicts_name_what_is_there_and_every_algorithm_has_one():
     page = (ROOT / "docs/related.md").read_text()
     cells = re.findall(r"^\| .+\| (.+) \|$", page, re.MULTILINE)
     verdicts = [cell for cell in cells if cell != "verdict"]
-    openings = ("implemented as [`", "proposal as [`", "not here: ")
+    openings = ("implemented as [`", "proposal as [`", "not here: ", "not checked: ")
     assert [verdict for verdict in verdicts if not verdict.startswith(openings)] == []
 
-    present = [verdict for verdict in verdicts if not verdict.startswith("not here")]
+    present = [verdict for verdict in verdicts if not verdict.startswith("not ")]
     names = {name for verdict in present for name in re.findall(r"\[`(.+?)`\]", verdict)}
     catalogues = {*ALGORITHMS, *ENVIRONMENTS, *AGENTS, *flatten(default_config())}
     assert names - catalogues == set()

@@ -4,9 +4,12 @@ and the search box works in files.
 It needs `make docs` (.venv-docs), chromium and chromedriver.
 """
 
+import html
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not PYTHON.exists():
         pytest.skip("needs .venv-docs (make docs)")
     folder = tmp_path_factory.mktemp("site")
+    script = [sys.executable, "docs/make_configuration.py"]
+    subprocess.run(script, cwd=ROOT, check=True, timeout=120)
     command = [str(PYTHON), "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     environ.pop("PYTHONPATH", None)
@@ -90,6 +95,62 @@ def test_nothing_is_cut_off(browser: Any, site: Path, width: int) -> None:
     assert {page: found for page, found in faults.items() if found} == {}
     severe = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
     assert severe == []  # nothing is asked of another site
+
+
+LINES = """
+const counts = [];
+for (const block of document.querySelectorAll(".md-content p, .md-content li")) {
+  if (block.closest("table, pre, .doc-signature")) continue;
+  const lines = {};
+  const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.parentElement.closest(".katex, li") !== (block.tagName == "LI" ? block : null)) continue;
+    for (let i = 0; i < node.length; i++) {
+      const range = document.createRange();
+      range.setStart(node, i); range.setEnd(node, i + 1);
+      const box = range.getBoundingClientRect();
+      if (box.width) { const y = Math.round(box.bottom / 8); lines[y] = (lines[y] || 0) + 1; }
+    }
+  }
+  counts.push(...Object.values(lines));
+}
+return Math.max(0, ...counts);
+"""
+
+
+def test_lines_of_text_have_at_most_80_characters(browser: Any, site: Path) -> None:
+    set_width(browser, 1440)
+    longest = {}
+    for page in (
+        "tutorial.html",
+        "guide.html",
+        "environments.html",
+        "algorithm.html",
+        "serve.html",
+    ):
+        browser.get(f"file://{site}/{page}")
+        longest[page] = browser.execute_script(LINES)
+    assert max(longest.values()) <= 80, longest
+    assert min(longest.values()) >= 60, longest  # and the column is no narrower than it need be
+
+
+def test_labels_of_the_navigation_are_the_titles_of_pages(site: Path) -> None:
+    labels = {}
+    for target, label in re.findall(
+        r'<a href="([^"#:]+\.html)" class="md-nav__link[^"]*">\s*(?:<span[^>]*>)?(.*?)</',
+        (site / "index.html").read_text(),
+        re.DOTALL,
+    ):
+        title = re.search(r"<h1[^>]*>(.*?)(?:<a |</h1>)", (site / target).read_text(), re.DOTALL)
+        assert title is not None, target
+        labels[target] = (strip_tags(label), strip_tags(title[1]))
+    assert len(labels) > 50
+    assert {page: pair for page, pair in labels.items() if pair[0] != pair[1]} == {}
+
+
+def strip_tags(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split())
 
 
 def test_the_search_box_works_in_files(browser: Any, site: Path) -> None:

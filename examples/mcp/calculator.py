@@ -1,6 +1,6 @@
 """An MCP server with the official SDK: a calculator with a memory of one number.
 
-pip install 'gigpo_jax[mcp]'
+pip install -e ".[mcp]"
 gigpo envs check "mcp:python examples/mcp/calculator.py" --option tasks=examples/mcp/tasks.jsonl
 """
 

@@ -1,6 +1,6 @@
 """An MCP server with the official SDK: projects of four files, which can be searched and read.
 
-    pip install 'gigpo_jax[mcp]'
+    pip install -e ".[mcp]"
     o="--option tasks=examples/mcp/files.jsonl --option scorer=examples.mcp.entry:score_owner"
     gigpo envs check "mcp:python examples/mcp/files.py" $o
     python examples/mcp/files.py tasks > examples/mcp/files.jsonl

@@ -1,6 +1,6 @@
 """An environment of verifiers with generated data: two moves over frozen lakes.
 
-    pip install 'gigpo_jax[verifiers]'
+    pip install -e ".[verifiers]"
     gigpo envs check verifiers:examples.verifiers.lake_moves
 
 A message shows a lake of 4 x 4 cells with an agent on it, as in gigpo_jax.envs.frozenlake. The

@@ -117,7 +117,7 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
         section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
         # Of the same section: an option is never a misspelt key of the run.
         near = nearest_names(name, [valid for valid in valid_names if valid.startswith(section)])
-        fix = f"nearest: {', '.join(near)}" if near else "docs/configuration.md lists them"
+        fix = f"nearest: {', '.join(near)}" if near else "gigpo keys lists them"
         reason = f"no such key{_describe_owner(config, name)}"
         yield InputError(reason, key=f"config.{name}", fix=fix)
 

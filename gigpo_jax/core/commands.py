@@ -67,6 +67,6 @@ def describe_commands() -> str:
 def describe_pages(folder: object) -> str:
     """Lists the documentation's pages in a folder with `docs`."""
     return (
-        f"pages in {folder}/docs: guide.md (modes, metrics, faults), configuration.md (keys,\n"
-        "options of environments), environments.md and algorithm.md (your own)"
+        f"pages in {folder}/docs: guide.md (modes), troubleshooting.md (faults),\n"
+        "environments.md and own_algorithm.md (your own)"
     )

@@ -5,6 +5,8 @@ A wheel has them in data/.
 
 from pathlib import Path
 
+from gigpo_jax import __version__
+
 _PACKAGE = Path(__file__).parents[1]
 ROOT = _PACKAGE / "data" if (_PACKAGE / "data").is_dir() else _PACKAGE.parent
 
@@ -18,3 +20,13 @@ def locate_file(path: str) -> Path:
     if packaged_path.exists() and not Path(path).exists():
         return packaged_path
     return Path(path)
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra of the package.
+
+    No index has the package: it comes from the clone that runs, or else from the wheel.
+    """
+    if (ROOT / "setup.py").is_file():
+        return f'pip install -e "{ROOT}[{extra}]"'
+    return f'pip install "gigpo_jax-{__version__}-py3-none-any.whl[{extra}]"'

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.machine import THREADS_VARIABLE
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.program_cache import use_program_cache
 
 
@@ -34,7 +35,7 @@ def start_backend(config: ConfigDict) -> None:
             reason or "jax cannot start it on this machine",
             key="JAX_PLATFORMS",
             value=os.environ.get("JAX_PLATFORMS", ""),
-            fix="install jax for this device (pip install 'gigpo_jax[gpu]' or [tpu]), or use "
+            fix=f"install jax for this device ({install_command('gpu')}, or [tpu]), or use "
             "JAX_PLATFORMS=cpu",
         ) from error
     # After the backend: a run that cannot start makes no folder.

@@ -11,6 +11,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.endpoint.address import check_address
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
@@ -48,7 +49,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     """
     del out
     if importlib.util.find_spec("aiohttp") is None:
-        raise InputError("needs the package aiohttp", fix="pip install 'gigpo_jax[serve]'")
+        raise InputError("needs the package aiohttp", fix=install_command("serve"))
     # Imported here: it needs aiohttp.
     client = importlib.import_module("gigpo_jax.engines.jax_server.client")
     server = importlib.import_module("gigpo_jax.engines.jax_server.server")

@@ -10,6 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.engines.base import Engine, SamplingParams
 from gigpo_jax.engines.endpoint.address import check_address
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
@@ -30,9 +31,7 @@ def check_endpoint(config: ConfigDict) -> None:
       InputError: the endpoint lacks a package or cannot listen at its address.
     """
     if importlib.util.find_spec("aiohttp") is None:
-        raise InputError(
-            "the endpoint needs the package aiohttp", fix="pip install 'gigpo_jax[serve]'"
-        )
+        raise InputError("the endpoint needs the package aiohttp", fix=install_command("serve"))
     check_address(config.serve.host, config.serve.port)
 
 

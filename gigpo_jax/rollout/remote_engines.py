@@ -12,6 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.engines.remote.probe import PROBE_TOKENS
 from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
@@ -46,7 +47,7 @@ def make_remote_engine(
             f"needs the package {err.name}",
             key="config.engine.name",
             value=repr(config.engine.name),
-            fix="pip install 'gigpo_jax[vllm]'",
+            fix=install_command("vllm"),
         ) from err
     servers = config.engine
     urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())

@@ -531,7 +531,7 @@ def test_options_of_the_environment_are_known_keys():
     other = default_config().unlock()
     other.env.name, other.env.options = "examples.harness.agent:PLAYER", ConfigDict({"size": 7})
     with pytest.raises(
-        InputError, match=r"env\.options\.size: no such key .*; docs/configuration.md lists them"
+        InputError, match=r"env\.options\.size: no such key .*; gigpo keys lists them"
     ):
         resolve(other)
     config.env.options = ConfigDict({"anchor": "feedback", "data": "", "task_types": None})

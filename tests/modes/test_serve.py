@@ -14,6 +14,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.engines.base import Completion, EngineLost
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.main import main
@@ -137,7 +138,5 @@ def test_a_port_in_use_and_a_missing_package_are_found_before_a_model_is_loaded(
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     for command in commands:
         assert main([*command, *flags]) == 2
-        assert (
-            "needs the package aiohttp; pip install 'gigpo_jax[serve]'" in capsys.readouterr().err
-        )
+        assert f"needs the package aiohttp; {install_command('serve')}" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

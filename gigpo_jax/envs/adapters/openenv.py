@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, escape_controls
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.core.web_server import refuse_foreign_hosts
 from gigpo_jax.env_bridge.base import check_whole
@@ -30,7 +31,7 @@ try:
 except ModuleNotFoundError as err:
     if __name__ != "__main__":
         raise
-    sys.stderr.write(f"{err}; pip install 'gigpo_jax[openenv]'\n")
+    sys.stderr.write(f"{err}; {install_command('openenv')}\n")
     sys.exit(2)
 
 SESSIONS = 64  # default of --sessions

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS
@@ -262,7 +263,7 @@ def _find_id(source: str) -> str:
             "needs the package gymnasium",
             key=_NAME_KEY,
             value=value,
-            fix="pip install 'gigpo_jax[gymnasium]'",
+            fix=install_command("gymnasium"),
         ) from err
     module, _, name = source.rpartition(":")
     try:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import expand_path
@@ -178,7 +179,7 @@ class McpEnv:
                 "needs the package mcp",
                 key=_NAME_KEY,
                 value=repr(f"mcp:{self._source}"),
-                fix="pip install 'gigpo_jax[mcp]'",
+                fix=install_command("mcp"),
             ) from err
         server: Any = self._server
         log: LogTail | None = None

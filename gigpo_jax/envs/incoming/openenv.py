@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
 from gigpo_jax.envs.games import SPLITS
@@ -330,7 +331,7 @@ def _load_client(name: str) -> Any:
             "needs the package aiohttp",
             key=_NAME_KEY,
             value=name,
-            fix="pip install 'gigpo_jax[serve]'",
+            fix=install_command("serve"),
         ) from err
     return openenv_client
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
@@ -239,7 +240,7 @@ def _load_environment(source: str, arguments: str) -> Any:
             "needs the package verifiers",
             key=_NAME_KEY,
             value=value,
-            fix="pip install 'gigpo_jax[verifiers]'",
+            fix=install_command("verifiers"),
         ) from err
     datasets.disable_progress_bars()
     # The package puts handlers of its own into the process, which would end a run without its

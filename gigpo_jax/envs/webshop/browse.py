@@ -1,6 +1,6 @@
 """The shop as a web page on loopback: play an episode by hand, and see the agent's observations.
 
-All text of the catalogue and of the visitor is escaped. Needs Flask: pip install "gigpo_jax[web]".
+All text of the catalogue and of the visitor is escaped. Needs Flask, which the extra `web` brings.
 """
 
 import secrets
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.session import Page, Session
@@ -101,7 +102,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
         import flask
     except ImportError as err:
         raise InputError(
-            "Flask is not installed", key="browse", fix='pip install "gigpo_jax[web]"'
+            "Flask is not installed", key="browse", fix=install_command("web")
         ) from err
     app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
     # A page of another site could reach loopback through a name of its own (DNS rebinding); Flask

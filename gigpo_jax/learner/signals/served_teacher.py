@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.samples import join_continuations
@@ -63,7 +64,7 @@ class ServedTeacher(Signal):
                 f"needs the package {err.name}",
                 key=key,
                 value=value,
-                fix="pip install 'gigpo_jax[vllm]'",
+                fix=install_command("vllm"),
             ) from err
         servers = config.engine
         urls = [url.strip() for url in config.rl.settings.teacher.split(",")]

@@ -14,13 +14,14 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.run.loggers.loggers import Start
 
 try:
     import wandb
 except ImportError as err:
     raise InputError(
-        "wandb is not installed", key="config.log.to", fix="pip install 'gigpo_jax[wandb]'"
+        "wandb is not installed", key="config.log.to", fix=install_command("wandb")
     ) from err
 
 

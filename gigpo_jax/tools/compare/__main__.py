@@ -16,6 +16,7 @@ from gigpo_jax.core.errors import (
     storage_errors,
 )
 from gigpo_jax.core.files import replace_file, write_json
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.tools.compare import campaign, figure, report
 from gigpo_jax.tools.compare.comparisons import format_comparisons, list_comparisons
 from gigpo_jax.tools.compare.runs import Arm, check_comparable, group_arms, read_run
@@ -137,7 +138,7 @@ def compare_runs(args: argparse.Namespace, flags: Sequence[str]) -> int:
         figure_paths = figure.draw_curves(drawn_arms, args.out)
     # The table and the data stand without the optional package.
     except ImportError:
-        print("no curves: they need matplotlib; pip install 'gigpo_jax[plot]'", file=sys.stderr)
+        print(f"no curves: they need matplotlib; {install_command('plot')}", file=sys.stderr)
     hidden = [arm.label for arm in arms if arm not in drawn_arms]
     if figure_paths and hidden:
         print(f"not in the figure: {', '.join(hidden)}; choose with --lines")

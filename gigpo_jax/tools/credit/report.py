@@ -11,6 +11,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.core.files import replace_file, write_json
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.run.report import say
 from gigpo_jax.tools.credit.estimates import Estimate
 from gigpo_jax.tools.credit.grades import Measured, reliability
@@ -144,7 +145,7 @@ def plot_grades(rows: Sequence[Row], measured: Measured, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        say("no plot: matplotlib is missing (pip install 'gigpo_jax[plot]')")
+        say(f"no plot: matplotlib is missing ({install_command('plot')})")
         return
     plotted = [row for row in rank_rows(rows) if math.isfinite(row.grades["corrected"][0])]
     plotted.reverse()  # the first row stands at the bottom

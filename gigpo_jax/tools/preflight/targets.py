@@ -12,6 +12,7 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import topologies
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 
 GIB = 2**30
 
@@ -105,7 +106,7 @@ def find_target(name: str) -> Target:
         "the compiler for it is not installed",
         key="--target",
         value=name,
-        fix=f"pip install 'gigpo_jax[{extra}]', in an environment of its own",
+        fix=f"{install_command(extra)}, in an environment of its own",
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
@@ -388,4 +389,4 @@ def test_without_gymnasium_the_command_names_the_package() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
-    assert "needs the package gymnasium; pip install 'gigpo_jax[gymnasium]'" in done.stderr
+    assert f"needs the package gymnasium; {install_command('gymnasium')}" in done.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from tests.run.loggers.test_metrics import KILLED, opened
 
-pytest.importorskip("wandb", reason="pip install 'gigpo_jax[wandb]'")
+pytest.importorskip("wandb", reason="needs the extra wandb")
 
 BLOCK = 32768  # of LevelDB's log format; a record that crosses blocks is cut into fragments
 FULL = 1

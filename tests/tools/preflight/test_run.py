@@ -13,6 +13,7 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
@@ -222,8 +223,8 @@ def test_a_server_of_eight_devices_has_its_weights_once(model: Path, tmp_path: P
     [
         (["--target=v5e-9"], f"--target=v5e-9: no such target; choose one of {', '.join(TARGETS)}"),
         ([], "--target: no such target"),
-        (["--target=v6e-8"], "pip install 'gigpo_jax[preflight-tpu]'"),
-        (["--target=h100x8"], "pip install 'gigpo_jax[preflight-gpu]'"),
+        (["--target=v6e-8"], install_command("preflight-tpu")),
+        (["--target=h100x8"], install_command("preflight-gpu")),
         (
             ["--target=cpu", "--config.model.path=/no/Qwen2.5-2B"],
             "or one of Qwen2.5-0.5B-Instruct, ",

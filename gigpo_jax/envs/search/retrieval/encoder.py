@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 
-INSTALL = 'pip install "gigpo_jax[search-dense]"'
+INSTALL = install_command("search-dense")
 MAX_TOKENS = 256
 CHUNK = 64  # texts of a model call
 ONNX_FILES = ("model.onnx", "onnx/model.onnx")

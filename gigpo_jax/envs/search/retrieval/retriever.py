@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.packaged import install_command
 
 MAX_QUERY_CHARS = 2000  # longer queries are cut; they would be slow to tokenize
 MAX_TOPK = 1000
-INSTALL = 'pip install "gigpo_jax[search]"'
+INSTALL = install_command("search")
 
 
 @dataclass(frozen=True)
