@@ -27,7 +27,7 @@ import numpy as np
 
 from gigpo_jax.rl.advantages import gigpo_advantages
 from gigpo_jax.rl.algorithms import ALGORITHMS, BASE, PRESETS, make_advantages
-from gigpo_jax.rl.methods.gigpo import gigpo
+from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
 RESPONSE = 512  # tokens, the longest

@@ -15,10 +15,13 @@ os.chdir(Path(__file__).parent)
 TREE = Path("../gigpo_jax")
 TARGET = "gigpo_credit.sources.gigpo_jax"
 # Package -> its modules, None: all but those that `LEFT_OUT` names.
+METHODS = sorted(path.name for path in TREE.glob("methods/[!_]*"))
 PACKAGES = {
     "core": None,
     "rl": None,
-    "rl.methods": None,
+    "methods": None,
+    # Signals of a method need the learner.
+    **{f"methods.{name}": ("__init__", "advantages") for name in METHODS},
     "tools": ("__init__",),
     "tools.credit": ("__init__", "grades", "intervals"),
 }

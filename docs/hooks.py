@@ -18,7 +18,17 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = "configuration.md"
 ROW = re.compile(r"^\| `([a-z_]+(?:\.[a-z_]+)+)`", re.MULTILINE)  # of a key in its table
-METHODS = sorted(path.stem for path in (ROOT / "gigpo_jax/rl/methods").glob("[!_]*.py"))
+# Name of a page -> its module.
+METHODS = {
+    **{name: f"gigpo_jax.rl.{name}" for name in ("graph_values", "ppo", "reinforce_pp", "rloo")},
+    "repeat_discount": "gigpo_jax.rl.repeat_discount",
+    "variants": "gigpo_jax.rl.variants",
+    **{
+        path.name: f"gigpo_jax.methods.{path.name}.advantages"
+        for path in (ROOT / "gigpo_jax/methods").glob("[!_]*")
+        if (path / "advantages.py").exists()
+    },
+}
 NOTEBOOKS = ("train", "advantages", "worlds", "talk_to_a_model", "colab")  # in reading order
 PAGES = {  # file of the repository -> page of the site, for what is not in docs/
     "README.md": "index.md",
@@ -33,7 +43,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     groups = [entry for entry in config.nav if isinstance(entry, dict)]
     sections = {title: pages for entry in groups for title, pages in entry.items()}
     sections["Start"][-1]["Notebooks"] += [f"notebooks/{name}.md" for name in NOTEBOOKS]
-    sections["Algorithms"][-1]["Methods"] += [f"algorithms/{name}.md" for name in METHODS]
+    sections["Algorithms"][-1]["Methods"] += [f"algorithms/{name}.md" for name in sorted(METHODS)]
     return config
 
 
@@ -136,6 +146,4 @@ def algorithm(name: str, rows: list[str]) -> str:
         "|---|---|---|---|---|",
         *settings,
     ]
-    return "\n".join(
-        [f"# {name}", "", f"::: gigpo_jax.rl.methods.{name}", "", *(table if settings else [])]
-    )
+    return "\n".join([f"# {name}", "", f"::: {METHODS[name]}", "", *(table if settings else [])])

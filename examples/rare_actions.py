@@ -17,7 +17,7 @@ from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.algorithms import Algorithm
-from gigpo_jax.rl.methods.gigpo import gigpo
+from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
 

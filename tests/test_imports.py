@@ -87,6 +87,7 @@ FLOORS = (
     {"policy"},
     {"run"},
     {"learner", "rollout"},
+    {"methods"},
     {"modes", "tools"},
     {"main"},
     {"__main__", ""},
@@ -176,3 +177,14 @@ def test_a_fresh_process_has_no_jax_after(statement: str) -> None:
         cwd=PACKAGE.parent,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_the_core_imports_no_method() -> None:
+    """Methods are found by name in the table of `rl.algorithms`, when a config has them."""
+    broken = [
+        f"{name} imports {other}"
+        for name in modules()
+        for other in our_imports(name)
+        if room(other) == "methods" and room(name) != "methods"
+    ]
+    assert not broken

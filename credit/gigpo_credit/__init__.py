@@ -33,13 +33,8 @@ from gigpo_credit.columns import hash_names, make_columns  # noqa: E402
 from gigpo_jax.core.errors import InputError  # noqa: E402
 from gigpo_jax.core.settings import FRACTION, Setting  # noqa: E402
 from gigpo_jax.rl.advantages import CHOICES, Advantages, check_choices  # noqa: E402
-from gigpo_jax.rl.algorithms import (  # noqa: E402
-    ALGORITHMS,
-    FROZEN_TEACHER,
-    LESSONS,
-    find_algorithm,
-    make_advantages,
-)
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, LESSONS  # noqa: E402
+from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
 from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns  # noqa: E402
 from gigpo_jax.tools.credit import grades  # noqa: E402
 

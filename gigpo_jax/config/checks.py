@@ -12,14 +12,8 @@ from gigpo_jax.env_bridge.conversations import CHAT, Conversation
 from gigpo_jax.env_bridge.lessons import shows_lessons
 from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, shows_plans
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import (
-    BASE,
-    FROZEN_TEACHER,
-    LESSONS,
-    check_fixed_point,
-    find_algorithm,
-    is_served,
-)
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, LESSONS, is_served
+from gigpo_jax.rl.algorithms import BASE, check_fixed_point, find_algorithm
 from gigpo_jax.rl.ratios import MASKS
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags

@@ -5,63 +5,19 @@ define it. To add one, write such a function and put it into `ALGORITHMS`, or na
 `module:NAME` (docs/algorithm.md).
 """
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from jax import Array
 
 from gigpo_jax.core.errors import InputError, nearest_names
-from gigpo_jax.core.references import find_entry
-from gigpo_jax.core.settings import (
-    FRACTION,
-    NOT_NEGATIVE,
-    POSITIVE,
-    POSITIVE_FRACTION,
-    Rule,
-    Setting,
-    at_least,
-    one_of,
-)
+from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.rl.advantages import CHOICES, Advantages
-from gigpo_jax.rl.methods.bilevel import bilevel
-from gigpo_jax.rl.methods.carl import carl
-from gigpo_jax.rl.methods.ema_grpo import ema_grpo
-from gigpo_jax.rl.methods.empg import empg
-from gigpo_jax.rl.methods.g2po import g2po
-from gigpo_jax.rl.methods.gagpo import gagpo
-from gigpo_jax.rl.methods.gigpo import gigpo
-from gigpo_jax.rl.methods.graph_values import graph_values
-from gigpo_jax.rl.methods.graphgpo import graphgpo
-from gigpo_jax.rl.methods.hcapo import hcapo
-from gigpo_jax.rl.methods.hgpo import hgpo
-from gigpo_jax.rl.methods.hiper import hiper
-from gigpo_jax.rl.methods.igpo import a2tgpo, igpo
-from gigpo_jax.rl.methods.lite_ppo import lite_ppo
-from gigpo_jax.rl.methods.max_rl import max_rl
-from gigpo_jax.rl.methods.opd import distillation_advantages, opd
-from gigpo_jax.rl.methods.oprl import oprl
-from gigpo_jax.rl.methods.ppo import ppo
-from gigpo_jax.rl.methods.rebel import rebel
-from gigpo_jax.rl.methods.reinforce_pp import reinforce_pp, reinforce_pp_baseline
-from gigpo_jax.rl.methods.repeat_discount import repeat_discount
-from gigpo_jax.rl.methods.response_weight import response_weight, token_weights
-from gigpo_jax.rl.methods.rloo import rloo
-from gigpo_jax.rl.methods.rlvmr import rlvmr
-from gigpo_jax.rl.methods.salt import salt
-from gigpo_jax.rl.methods.serl import CONTEXTS, hindsight_advantages, serl
-from gigpo_jax.rl.methods.spa_rl import spa_rl
-from gigpo_jax.rl.methods.step_ppo import step_ppo
-from gigpo_jax.rl.methods.strata import strata
-from gigpo_jax.rl.methods.text_critic import text_critic
-from gigpo_jax.rl.methods.tree import tree
-from gigpo_jax.rl.methods.vineppo import vineppo
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns
+from gigpo_jax.rl.algorithm_types import BASE, NEEDS, Algorithm
+from gigpo_jax.rl.types import StepColumns
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
 PRESETS: dict[str, dict[str, str | int]] = {
@@ -79,464 +35,52 @@ PRESETS: dict[str, dict[str, str | int]] = {
     },
 }
 
-
-# Names that `Algorithm.needs` may have. The learner's signals fill optional columns and fields of
-# batches. "text_critic": the text critic fills the column `value`. "history": a prompt shows at
-# least as many past steps as the setting `history`. The field "teacher" holds scores of a copy of
-# the policy; with `FROZEN_TEACHER`, those of the model that the setting `teacher` names.
-FROZEN_TEACHER = "frozen_teacher"
-LESSONS = "lessons"  # prompts that show lessons of earlier episodes
-NEEDS = (*OPTIONAL_COLUMNS, *OPTIONAL_FIELDS, "text_critic", "history", FROZEN_TEACHER, LESSONS)
-BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """The differences of an algorithm to GiGPO.
-
-    A wrapper has a setting `base`, the name of another algorithm. All fields but `advantages` are
-    joined with those of the base, and its function gets `base`, a function `StepColumns` ->
-    `Advantages`, and its own settings alone.
-
-    Attributes:
-      advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
-      needs: Some of `NEEDS`; the learner computes nothing else.
-      settings: Settings that it alone has, `rl.settings` in the config, by name.
-      fixed: Settings under `rl` without which it would be another algorithm; other values are
-        refused.
-      defaults: Defaults of settings under `rl`; values that the user gives win.
-      token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32,
-        greater than 0: weights of the response's tokens in the loss; needs "action_mask". None: all
-        are 1.
-      token_advantages: Function of `LossSettings`, with its own settings as keywords; needs
-        "teacher". The action mask is None unless it needs "action_mask" too.
-      takes_forks: Whether its statistics of episodes leave forks out (docs/forks.md).
-      fork_choice: Value of train.fork_choice without which it would be another algorithm; "": it
-        needs no forks.
-    """
-
-    advantages: Callable[..., Advantages] = gigpo
-    needs: tuple[str, ...] = ()
-    settings: Mapping[str, Setting] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    token_weights: Callable[..., np.ndarray] | None = None
-    token_advantages: Callable[..., Array] | None = None
-    takes_forks: bool = False
-    fork_choice: str = ""
-
-    @property
-    def needs_critic(self) -> bool:
-        """True if a column holds a critic's values with targets.
-
-        The targets come with the advantages.
-        """
-        # The text critic learns on the host and fills the column `value` too, but has no
-        # update on devices.
-        needs_values = not {"value", "token_value", "plan_value"}.isdisjoint(self.needs)
-        return needs_values and "text_critic" not in self.needs
-
-
-def is_served(teacher: str) -> bool:
-    """Whether the setting `teacher` names servers and no model folder."""
-    return teacher.startswith(("http://", "https://"))
-
-
-MODEL = Rule(
-    "a model folder, ORG/NAME of the Hub, or vLLM servers as http://host:port",
-    lambda value: value != "",
+ALGORITHMS: ReferenceTable[Algorithm] = ReferenceTable(
+    {
+        "gigpo": "gigpo_jax.rl.variants:GIGPO",
+        "grpo": "gigpo_jax.rl.variants:GRPO",
+        "dr_grpo": "gigpo_jax.rl.variants:DR_GRPO",
+        "dapo": "gigpo_jax.rl.variants:DAPO",
+        "gspo": "gigpo_jax.rl.variants:GSPO",
+        "gmpo": "gigpo_jax.rl.variants:GMPO",
+        "hoelder": "gigpo_jax.rl.variants:HOELDER",
+        "rloo": "gigpo_jax.rl.rloo:METHOD",
+        "reinforce_pp": "gigpo_jax.rl.reinforce_pp:METHOD",
+        "reinforce_pp_baseline": "gigpo_jax.rl.reinforce_pp:WITH_BASELINE",
+        "max_rl": "gigpo_jax.methods.max_rl:METHOD",
+        "lite_ppo": "gigpo_jax.methods.lite_ppo:METHOD",
+        "ema_grpo": "gigpo_jax.methods.ema_grpo:METHOD",
+        "hcapo": "gigpo_jax.methods.hcapo:METHOD",
+        "hgpo": "gigpo_jax.methods.hgpo:METHOD",
+        "salt": "gigpo_jax.methods.salt:METHOD",
+        "empg": "gigpo_jax.methods.empg:METHOD",
+        "repeat_discount": "gigpo_jax.rl.repeat_discount:METHOD",
+        "response_weight": "gigpo_jax.methods.response_weight:METHOD",
+        "serl": "gigpo_jax.rl.serl:METHOD",
+        "opd": "gigpo_jax.methods.opd:METHOD",
+        "rlvmr": "gigpo_jax.methods.rlvmr:METHOD",
+        "oprl": "gigpo_jax.methods.oprl:METHOD",
+        "igpo": "gigpo_jax.methods.igpo:METHOD",
+        "a2tgpo": "gigpo_jax.methods.igpo:A2TGPO",
+        "tree": "gigpo_jax.methods.tree:METHOD",
+        "graph_values": "gigpo_jax.rl.graph_values:METHOD",
+        "g2po": "gigpo_jax.methods.g2po:METHOD",
+        "graphgpo": "gigpo_jax.methods.graphgpo:METHOD",
+        "gagpo": "gigpo_jax.methods.gagpo:METHOD",
+        "vineppo": "gigpo_jax.methods.vineppo:METHOD",
+        "carl": "gigpo_jax.methods.carl:METHOD",
+        "text_critic": "gigpo_jax.methods.text_critic:METHOD",
+        "spa_rl": "gigpo_jax.methods.spa_rl:METHOD",
+        "ppo": "gigpo_jax.rl.ppo:METHOD",
+        "step_ppo": "gigpo_jax.methods.step_ppo:METHOD",
+        "turn_ppo": "gigpo_jax.methods.step_ppo:TURN_PPO",
+        "bilevel": "gigpo_jax.methods.bilevel:METHOD",
+        "strata": "gigpo_jax.methods.strata:METHOD",
+        "rebel": "gigpo_jax.methods.rebel:METHOD",
+        "slea": "gigpo_jax.methods.slea:METHOD",
+        "hiper": "gigpo_jax.methods.hiper:METHOD",
+    }
 )
-NO_STEP = {"step_weight": 0.0}
-# Each response counts once, as its ratio does. The authors' losses have no dual clip.
-ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}
-STEP = {"step_weight": 1.0}  # the whole advantage is of the step
-# Gains and outcomes have other units: both are standardised.
-GAINS = NO_STEP | {"normalize": "mean_std"}
-BASE_GRPO = Setting("grpo", "algorithm whose advantages are changed")
-# With values of states nothing is compared within groups: other values of these would have no
-# effect.
-WHITENED = {"step_weight": 1.0, "normalize": "mean_std", "preset": "verl_agent"}
-DIFFERENCES = STEP | {"normalize": "mean"}  # of values, as they are
-BY_TURN = ONE_EACH | {"gamma": 0.99, "kl_coef": 0.001}
-PER_TOKEN = ("tokens", "token_value")
-LAM = Setting(1.0, "lambda of GAE; less: more weight on the critic, less variance", FRACTION)
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "gigpo": Algorithm(takes_forks=True),
-    "grpo": Algorithm(fixed=NO_STEP, takes_forks=True),
-    # Dr. GRPO (arXiv 2503.20783): no division by the standard deviation, nor by the length of
-    # responses.
-    "dr_grpo": Algorithm(
-        fixed=NO_STEP | {"normalize": "mean"}, defaults={"loss_mean": "constant"}, takes_forks=True
-    ),
-    # DAPO (arXiv 2503.14476): a higher upper clip, no KL term.
-    "dapo": Algorithm(
-        fixed=NO_STEP,
-        defaults={"clip_low": 0.2, "clip_high": 0.28, "kl_coef": 0.0},
-        takes_forks=True,
-    ),
-    # GSPO (arXiv 2507.18071, eq. 5): the ratio of whole responses is closer to 1, and so are its
-    # clips.
-    "gspo": Algorithm(
-        fixed=NO_STEP | {"ratio": "sequence"},
-        defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},
-        takes_forks=True,
-    ),
-    # GMPO (arXiv 2507.20673): the clip is that of the paper, from exp(-0.4) to exp(0.4).
-    "gmpo": Algorithm(
-        fixed=NO_STEP | {"ratio": "hoelder_tokens", "hoelder_first": 0.0, "hoelder_last": 0.0},
-        defaults=ONE_EACH | {"clip_low": 1 - math.exp(-0.4), "clip_high": math.exp(0.4) - 1},
-        takes_forks=True,
-    ),
-    # HölderPO (arXiv 2605.12058): p falls from 1 to -1.
-    "hoelder": Algorithm(fixed=NO_STEP | {"ratio": "hoelder"}, defaults=ONE_EACH, takes_forks=True),
-    "rloo": Algorithm(advantages=rloo, fixed=NO_STEP | {"normalize": "mean"}),
-    "reinforce_pp": Algorithm(advantages=reinforce_pp, fixed=STEP),
-    "reinforce_pp_baseline": Algorithm(advantages=reinforce_pp_baseline, fixed=NO_STEP),
-    # The divisor is the mean return: a standard deviation beside it would be another algorithm.
-    "max_rl": Algorithm(advantages=max_rl, fixed=NO_STEP | {"normalize": "mean"}),
-    # Published as a pair: this normalisation, and the loss as a mean over tokens.
-    "lite_ppo": Algorithm(
-        advantages=lite_ppo,
-        fixed=NO_STEP | {"normalize": "mean_std"},
-        defaults={"loss_mean": "tokens"},
-    ),
-    "ema_grpo": Algorithm(
-        advantages=ema_grpo,
-        needs=("task_deviation",),
-        settings={
-            # Both values are those of the published code.
-            "decay": Setting(
-                0.99, "weight of earlier iterations in the moments of a task type", FRACTION
-            ),
-            "guard": Setting(
-                5.0,
-                "largest advantage of a group that its task type's deviation divides; others are "
-                "divided by their own",
-                POSITIVE,
-            ),
-        },
-        fixed=NO_STEP | {"normalize": "mean_std"},
-    ),
-    "hcapo": Algorithm(
-        advantages=hcapo,
-        needs=("hindsight_logprob",),
-        settings={
-            # temperature and ratio_clip are the paper's, and smooth=0.5 is its second form.
-            "temperature": Setting(5.0, "divisor of log-probabilities in hindsight", POSITIVE),
-            "ratio_clip": Setting(0.2, "largest distance of a step's weight to 1", FRACTION),
-            "smooth": Setting(
-                0.0, "share of the next step's value; 0.5: the smoothed form", FRACTION
-            ),
-        },
-    ),
-    "hgpo": Algorithm(
-        advantages=hgpo,
-        needs=("history",),
-        settings={
-            "history": Setting(
-                2, "number of past steps that the deepest level compares", NOT_NEGATIVE
-            ),
-            "alpha": Setting(1.0, "exponent of the levels' weights", NOT_NEGATIVE),
-            # Paper and code differ here; the default is that of the code.
-            "weight_offset": Setting(
-                1,
-                "offset of the weights; 1: they count from 2, as in the authors' code; 0: from 1",
-                one_of(0, 1),
-            ),
-            "base_group": Setting(False, "whether the episode advantage is a level too"),
-        },
-        fixed=STEP,
-    ),
-    "salt": Algorithm(
-        advantages=salt,
-        needs=("action", "next_anchor"),
-        settings={BASE: BASE_GRPO},
-        takes_forks=True,
-    ),
-    "empg": Algorithm(
-        advantages=empg,
-        needs=("entropy",),
-        settings={
-            BASE: BASE_GRPO,
-            # k, k_next and zeta are those of a third party's code: the paper's are not known to us.
-            "k": Setting(
-                1.0, "factor of a step's uncertainty in the exponent of its weight", NOT_NEGATIVE
-            ),
-            "k_next": Setting(
-                1.0,
-                "factor of the next step's uncertainty in the exponent of its bonus",
-                NOT_NEGATIVE,
-            ),
-            "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
-        },
-    ),
-    "repeat_discount": Algorithm(
-        advantages=repeat_discount,
-        needs=("action",),
-        settings={
-            BASE: BASE_GRPO,
-            # Both factors are those of DPEPO.
-            "repeat": Setting(0.8, "factor for each earlier step with the same action", FRACTION),
-            "pair": Setting(
-                0.95, "factor for each earlier step with the same two last actions", FRACTION
-            ),
-        },
-    ),
-    "response_weight": Algorithm(
-        advantages=response_weight,
-        needs=("action_mask",),
-        settings={
-            BASE: BASE_GRPO,
-            "thought": Setting(
-                0.1,
-                "weight of tokens outside the action; those of the action have 1",
-                POSITIVE_FRACTION,
-            ),
-        },
-        token_weights=token_weights,
-    ),
-    "serl": Algorithm(
-        advantages=serl,
-        needs=("action_mask", "teacher"),
-        settings={
-            BASE: BASE_GRPO,
-            # The values of the authors' scripts, from here to `context`.
-            "strength": Setting(0.5, "strength of hindsight in the first iteration", FRACTION),
-            "iterations": Setting(
-                50,
-                "number of iterations in which the strength falls to 0; afterwards there is no "
-                "scoring pass",
-                at_least(1),
-            ),
-            "weight_clip": Setting(0.2, "largest distance of a token's weight from 1", FRACTION),
-            "refresh": Setting(
-                10,
-                "number of iterations after which the copy of the policy is renewed",
-                at_least(1),
-            ),
-            "context": Setting(
-                "immediate_feedback",
-                "context that the copy reads besides the prompt",
-                one_of(*CONTEXTS, *(f"anchor_{context}" for context in CONTEXTS)),
-            ),
-            "trajectory_format": Setting(
-                "response",
-                "form of episodes in the context: responses alone, or behind their prompts",
-                one_of("response", "observation_action"),
-            ),
-        },
-        # The authors' scripts train without a KL term.
-        defaults={"kl_coef": 0.0},
-        token_advantages=hindsight_advantages,
-    ),
-    # TCOD's script has no KL term beside the teacher's.
-    "opd": Algorithm(
-        advantages=opd,
-        needs=("teacher", FROZEN_TEACHER),
-        settings={
-            BASE: BASE_GRPO,
-            "teacher": Setting(
-                "", "model that scores responses, with the tokenizer of the policy", MODEL
-            ),
-            "strength": Setting(1.0, "weight of the teacher's log-ratio", POSITIVE),
-            "outcome": Setting(
-                0.0, "weight of the base's advantages; 0: the teacher alone", NOT_NEGATIVE
-            ),
-        },
-        defaults={"kl_coef": 0.0},
-        token_advantages=distillation_advantages,
-    ),
-    "rlvmr": Algorithm(advantages=rlvmr, needs=("tag", "step_reward")),
-    # beta, the weight, the ratio of responses and the missing KL term are those of the paper.
-    "oprl": Algorithm(
-        advantages=oprl,
-        needs=("implicit_reward",),
-        settings={
-            "beta": Setting(0.05, "factor of log-ratios in rewards and in the loss", POSITIVE),
-            # The paper trains the copy as the policy.
-            "copy_lr": Setting(1e-6, "learning rate of the copy", POSITIVE),
-        },
-        defaults=ONE_EACH | {"kl_coef": 0.0, "ratio": "sequence"},
-    ),
-    # gamma 1 is the published setting.
-    "igpo": Algorithm(
-        advantages=igpo, needs=("answer_logprob",), fixed=GAINS, defaults={"gamma": 1.0}
-    ),
-    "a2tgpo": Algorithm(
-        advantages=a2tgpo,
-        needs=("answer_logprob", "clip_scale"),
-        settings={
-            # alpha, the clips and the missing KL term are those of a copy of its code.
-            "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),
-            "clip_scale": Setting(
-                0.3, "largest relative change of a turn's clips by its gain", FRACTION
-            ),
-        },
-        fixed=GAINS | {"ratio": "sequence"},
-        defaults=ONE_EACH | {"gamma": 1.0, "clip_low": 3e-3, "clip_high": 4e-3, "kl_coef": 0.0},
-    ),
-    "tree": Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP),
-    "graph_values": Algorithm(
-        advantages=graph_values,
-        needs=("truncated",),
-        settings={
-            # 0: a longer sum of differences brings back the noise of the episode's own future.
-            "lam": Setting(0.0, "lambda of GAE on the values of states", FRACTION),
-            "episode": Setting(0.0, "weight of the episode advantage", NOT_NEGATIVE),
-            "shrinkage": Setting(
-                0.0,
-                "number of visits with the mean return of the group, added to each state",
-                NOT_NEGATIVE,
-            ),
-            "truncation": Setting(
-                "end",
-                "outcome of the last step before the limit of steps: end of the episode, or ignore",
-                one_of("end", "ignore"),
-            ),
-        },
-        fixed=STEP,
-        takes_forks=True,
-    ),
-    "g2po": Algorithm(advantages=g2po, takes_forks=True),
-    "graphgpo": Algorithm(
-        advantages=graphgpo,
-        needs=("won",),
-        settings={
-            # The value of a third party's code.
-            "omega": Setting(
-                0.1, "factor of a step's worth for each further step to success", POSITIVE_FRACTION
-            ),
-        },
-        takes_forks=True,
-    ),
-    "gagpo": Algorithm(
-        advantages=gagpo,
-        # Our choice: no source that we have read names lam or the clips, so the clips
-        # are those of GSPO.
-        settings={"lam": replace(LAM, default=0.8)},
-        fixed=STEP | {"ratio": "sequence"},
-        defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},
-        takes_forks=True,
-    ),
-    "vineppo": Algorithm(
-        advantages=vineppo,
-        needs=("past", "forked"),
-        fixed=DIFFERENCES,
-        takes_forks=True,
-        fork_choice="uniform",
-    ),
-    "carl": Algorithm(
-        advantages=carl, needs=("past",), fixed=DIFFERENCES, takes_forks=True, fork_choice="entropy"
-    ),
-    "text_critic": Algorithm(
-        advantages=text_critic,
-        needs=("value", "text_critic"),
-        settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
-        fixed=WHITENED,
-    ),
-    "spa_rl": Algorithm(
-        advantages=spa_rl,
-        needs=(*PER_TOKEN, "executable"),
-        settings={
-            BASE: Setting("gigpo", "algorithm that learns from the rewards of steps"),
-            # That of the authors' code, where a won episode has the reward 1.
-            "grounding": Setting(
-                0.5, "reward of an executable action, in units of the reward", NOT_NEGATIVE
-            ),
-        },
-    ),
-    # PPO as verl-agent trains the baseline of the GiGPO paper.
-    "ppo": Algorithm(
-        ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}
-    ),
-    # StepPO (arXiv 2604.18401), with clips, gamma and KL coefficient of its scripts.
-    "step_ppo": Algorithm(
-        step_ppo,
-        needs=("value",),
-        settings={"lam": LAM},
-        fixed=WHITENED | {"ratio": "sequence"},
-        defaults=BY_TURN | {"clip_low": 3e-4, "clip_high": 4e-4},
-    ),
-    # Turn-PPO (arXiv 2512.17008).
-    "turn_ppo": Algorithm(
-        step_ppo,
-        needs=("value",),
-        settings={"lam": replace(LAM, default=0.9)},
-        fixed=WHITENED | {"ratio": "product"},
-        defaults=BY_TURN,
-    ),
-    # RAGEN (arXiv 2504.20073) and VAGEN, whose scripts have gamma 0.95 from step to step and 1 from
-    # token to token.
-    "bilevel": Algorithm(
-        bilevel,
-        needs=PER_TOKEN,
-        settings={
-            "lam": LAM,
-            "token_gamma": Setting(1.0, "discount factor from token to token", FRACTION),
-        },
-        fixed=WHITENED,
-        defaults={"gamma": 0.95},
-    ),
-    "strata": Algorithm(
-        strata,
-        needs=("strategy", "summary"),
-        settings={
-            "best": Setting(
-                0.5,
-                "share of a strategy's episodes, the best ones, whose mean return is its own",
-                POSITIVE_FRACTION,
-            )
-        },
-        fixed=NO_STEP,
-    ),
-    # ReBel (arXiv 2605.20061), with the values of its ALFWorld script.
-    "rebel": Algorithm(
-        rebel,
-        needs=("belief", "belief_grade", "task_type"),
-        settings={
-            "state": Setting(0.4, "weight of what a belief says of the world", NOT_NEGATIVE),
-            "phase": Setting(0.3, "weight of the phase of the task", NOT_NEGATIVE),
-            "prediction": Setting(0.2, "weight of the predicted observation", NOT_NEGATIVE),
-            "format": Setting(0.1, "weight of the format of the response", NOT_NEGATIVE),
-        },
-        fixed={"normalize": "mean"},
-        defaults={"step_weight": 0.5, "clip_low": 0.2, "clip_high": 0.28},
-    ),
-    # SLEA-RL (arXiv 2603.18079): GiGPO with similar states, and a library (docs/experience.md).
-    "slea": Algorithm(
-        needs=(LESSONS,),
-        fixed={"anchor_match": "similar"},
-        defaults={"similarity": 0.85},
-    ),
-    # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
-    "hiper": Algorithm(
-        hiper,
-        needs=("plan_value", "plan_start", "plan_changed", "token_part", "truncated"),
-        settings={
-            "lam": replace(LAM, help="lambda of GAE inside a segment with one subgoal"),
-            "segment_lam": Setting(0.95, "lambda of GAE from segment to segment", FRACTION),
-            "keep_penalty": Setting(
-                0.3,
-                "penalty of an episode that never switches its subgoal, in units of reward",
-                NOT_NEGATIVE,
-            ),
-            "change_penalty": Setting(
-                0.3,
-                "penalty of a turn that keeps its subgoal and words it otherwise",
-                NOT_NEGATIVE,
-            ),
-            "truncation": Setting(
-                "own",
-                "value behind an episode that used up its steps: its own (ALFWorld), or 0: end "
-                "(WebShop)",
-                one_of("own", "end"),
-            ),
-        },
-        fixed=WHITENED,
-        defaults={"gamma": 1.0},
-    ),
-}
 
 
 def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:

@@ -2,8 +2,8 @@
 
 The first episodes of a group visit states; a choice is the row of a visit, from whose state an
 episode continues. VinePPO (arXiv 2410.01679) continues from all states alike, CARL (arXiv
-2512.04949) from those with high entropy; `rl.methods` has their advantages. `choose_uncertain` is a
-proposal of this project.
+2512.04949) from those with high entropy; `gigpo_jax.methods` has their advantages.
+`choose_uncertain` is a proposal of this project.
 """
 
 from typing import NamedTuple

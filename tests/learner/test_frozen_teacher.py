@@ -17,12 +17,12 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
 from gigpo_jax.learner.signals.table import signal_bytes
+from gigpo_jax.methods.opd.advantages import distillation_advantages
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.losses import LossSettings
-from gigpo_jax.rl.methods.opd import distillation_advantages
 from gigpo_jax.trajectory import Step, StepCredit, finished_steps
 from tests.learner.test_learner_updates import (
     find_signal,

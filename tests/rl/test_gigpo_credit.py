@@ -70,6 +70,7 @@ def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) ->
         "__init__.py",
         "py.typed",
         "core",
+        "methods",
         "rl",
         "tools",
     }

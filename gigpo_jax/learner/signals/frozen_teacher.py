@@ -26,7 +26,7 @@ from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, is_served
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, is_served
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_logprobs
 

@@ -15,7 +15,7 @@ import numpy as np
 from gigpo_jax.env_bridge.prompts import History, PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rl.methods.serl import CONTEXTS
+from gigpo_jax.rl.serl import CONTEXTS
 from gigpo_jax.trajectory import Step, Turn
 
 TITLES = {

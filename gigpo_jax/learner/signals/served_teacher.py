@@ -20,7 +20,7 @@ from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.samples import join_continuations
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER, is_served
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, is_served
 from gigpo_jax.run import report
 
 

@@ -21,8 +21,8 @@ from gigpo_jax.learner.signals.base import CreditedSteps, Signal
 from gigpo_jax.learner.signals.hindsight import Hindsight, hindsight_prompt
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.algorithms import FROZEN_TEACHER
-from gigpo_jax.rl.methods.serl import NO_HINDSIGHT
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER
+from gigpo_jax.rl.serl import NO_HINDSIGHT
 from gigpo_jax.trajectory import Turn
 
 CHECKPOINT_PART = "teacher"

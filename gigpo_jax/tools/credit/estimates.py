@@ -14,10 +14,10 @@ from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rl.advantages import CHOICES, Advantages, present_columns
+from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER
 from gigpo_jax.rl.algorithms import (
     ALGORITHMS,
     BASE,
-    FROZEN_TEACHER,
     PRESETS,
     Algorithm,
     find_algorithm,

@@ -1,0 +1,23 @@
+"""EMPG (arXiv 2509.09265): certain steps count more, and steps before certain ones earn a bonus."""
+
+from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
+from gigpo_jax.methods.empg.advantages import empg
+from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+
+METHOD = Algorithm(
+    advantages=empg,
+    needs=("entropy",),
+    settings={
+        BASE: BASE_GRPO,
+        # k, k_next and zeta are those of a third party's code: the paper's are not known to us.
+        "k": Setting(
+            1.0, "factor of a step's uncertainty in the exponent of its weight", NOT_NEGATIVE
+        ),
+        "k_next": Setting(
+            1.0,
+            "factor of the next step's uncertainty in the exponent of its bonus",
+            NOT_NEGATIVE,
+        ),
+        "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
+    },
+)

@@ -1,0 +1,16 @@
+"""HCAPO (arXiv 2603.08754): hindsight of the policy weighs the returns of steps."""
+
+from gigpo_jax.core.settings import FRACTION, POSITIVE, Setting
+from gigpo_jax.methods.hcapo.advantages import hcapo
+from gigpo_jax.rl.algorithm_types import Algorithm
+
+METHOD = Algorithm(
+    advantages=hcapo,
+    needs=("hindsight_logprob",),
+    settings={
+        # temperature and ratio_clip are the paper's, and smooth=0.5 is its second form.
+        "temperature": Setting(5.0, "divisor of log-probabilities in hindsight", POSITIVE),
+        "ratio_clip": Setting(0.2, "largest distance of a step's weight to 1", FRACTION),
+        "smooth": Setting(0.0, "share of the next step's value; 0.5: the smoothed form", FRACTION),
+    },
+)

@@ -1,0 +1,88 @@
+"""HGPO (arXiv 2602.22817): step advantages in nested groups of steps with the same recent history.
+
+For a step t and levels k = 1 .. min(history + 1, t + 1), t is compared with the steps of its task
+whose last k anchor states, the present one included, are the same:
+
+    a_k = (G - mean G) / F                      F with ddof 0, over levels with at least two steps
+    A_t = sum over k of w_k a_k
+    w_k = L_k^alpha / (sum of L_k^alpha + 1e-6)             L_k = k + weight_offset
+
+Levels with a_k = 0 have no weight. `base_group` adds the episode advantage of GiGPO, over rows, as
+a level with L = 1. There is no other episode term.
+
+The authors' code has weight_offset 1 (weights 2, 3, ..), their paper counts from 1 (weight_offset
+0). Our choice: a_k within 1e-6 of 0 counts as 0, so that rounding does not turn a level on.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from gigpo_jax.rl import segments
+from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
+from gigpo_jax.rl.gigpo import gigpo
+from gigpo_jax.rl.types import StepColumns
+
+
+def hgpo(
+    columns: StepColumns,
+    *,
+    history: int,
+    alpha: float,
+    weight_offset: int,
+    base_group: bool,
+    normalize: str,
+    **settings: Any,
+) -> Advantages:
+    """Weighs the advantages of all levels.
+
+    Args:
+      columns: N steps.
+      history: K, past steps that the deepest level compares.
+      alpha: Exponent of the levels' weights; 0 weighs all levels equally.
+      weight_offset: Offset of the levels' weights, 1 or 0.
+      base_group: True for a level of episodes.
+      normalize: "mean_std" or "mean".
+      **settings: Settings of `gigpo_advantages`. `gamma` and `penalty_in` have an effect; `ddof`
+        has one on the level of episodes.
+    """
+    steps = order_steps(columns)
+    rows = len(steps.valid)
+    returns = compute_returns(steps, gamma=settings["gamma"], penalty_in=settings["penalty_in"])
+    score = returns.discounted - returns.penalty
+
+    # A segment of level k is a pair: the present anchor, and the segment of level k - 1 in which
+    # the previous step stood. So k anchors are compared with one pass a level.
+    levels = []
+    segment = steps.anchor
+    member = steps.valid
+    for k in range(1, history + 2):
+        if k > 1:
+            # The first rows of an episode have fewer than k anchors: N marks them as no
+            # members of the level.
+            previous_segment = steps.previous(segment, rows)
+            member = previous_segment < rows
+            segment = segments.number_segments(member, steps.anchor, previous_segment)
+        # ddof 0 is that of the authors' code, whatever the preset says.
+        advantage = segments.compare_values(
+            score, score, segment, member, normalize=normalize, ddof=0, eps=1e-6
+        )
+        # A level without peers has weight 0 below, and leaves the weight to the others.
+        has_peers = member & (segments.count_members(segment, member) > 1)
+        levels.append((k + weight_offset, jnp.where(has_peers, advantage, 0.0)))
+    if base_group:
+        # The authors' level of episodes has statistics over rows; the preset does not change that.
+        settings |= {"normalize": normalize, "episode_stats": "step"}
+        levels.append((1, gigpo(columns, **settings).episode[steps.order]))
+
+    advantages = jnp.stack([advantage for _, advantage in levels])
+    weights = jnp.stack(
+        [
+            jnp.where(jnp.abs(advantage) > 1e-6, jnp.float32(level) ** alpha, 0.0)
+            for level, advantage in levels
+        ]
+    )
+    # 1e-6 is that of the formula; it also makes a step without any level 0.
+    total = jnp.sum(weights * advantages, 0) / (jnp.sum(weights, 0) + 1e-6)
+    total = steps.restore(total)
+    return Advantages(total=total, episode=jnp.zeros_like(total), step=total)

@@ -1,0 +1,35 @@
+"""HiPER (arXiv 2602.16165): advantages of actions, subgoals and switches on two time scales."""
+
+from dataclasses import replace
+
+from gigpo_jax.core.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
+from gigpo_jax.methods.hiper.advantages import hiper
+from gigpo_jax.rl.algorithm_types import LAM, WHITENED, Algorithm
+
+# HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
+METHOD = Algorithm(
+    hiper,
+    needs=("plan_value", "plan_start", "plan_changed", "token_part", "truncated"),
+    settings={
+        "lam": replace(LAM, help="lambda of GAE inside a segment with one subgoal"),
+        "segment_lam": Setting(0.95, "lambda of GAE from segment to segment", FRACTION),
+        "keep_penalty": Setting(
+            0.3,
+            "penalty of an episode that never switches its subgoal, in units of reward",
+            NOT_NEGATIVE,
+        ),
+        "change_penalty": Setting(
+            0.3,
+            "penalty of a turn that keeps its subgoal and words it otherwise",
+            NOT_NEGATIVE,
+        ),
+        "truncation": Setting(
+            "own",
+            "value behind an episode that used up its steps: its own (ALFWorld), or 0: end "
+            "(WebShop)",
+            one_of("own", "end"),
+        ),
+    },
+    fixed=WHITENED,
+    defaults={"gamma": 1.0},
+)

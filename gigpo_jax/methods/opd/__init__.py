@@ -1,0 +1,23 @@
+"""On-policy distillation: a frozen teacher scores every token that the policy sampled."""
+
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Setting
+from gigpo_jax.methods.opd.advantages import distillation_advantages, opd
+from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, FROZEN_TEACHER, MODEL, Algorithm
+
+# TCOD's script has no KL term beside the teacher's.
+METHOD = Algorithm(
+    advantages=opd,
+    needs=("teacher", FROZEN_TEACHER),
+    settings={
+        BASE: BASE_GRPO,
+        "teacher": Setting(
+            "", "model that scores responses, with the tokenizer of the policy", MODEL
+        ),
+        "strength": Setting(1.0, "weight of the teacher's log-ratio", POSITIVE),
+        "outcome": Setting(
+            0.0, "weight of the base's advantages; 0: the teacher alone", NOT_NEGATIVE
+        ),
+    },
+    defaults={"kl_coef": 0.0},
+    token_advantages=distillation_advantages,
+)

@@ -1,0 +1,19 @@
+"""Tokens of the thought count less in the loss than the action's: a proposal of this project."""
+
+from gigpo_jax.core.settings import POSITIVE_FRACTION, Setting
+from gigpo_jax.methods.response_weight.advantages import response_weight, token_weights
+from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+
+METHOD = Algorithm(
+    advantages=response_weight,
+    needs=("action_mask",),
+    settings={
+        BASE: BASE_GRPO,
+        "thought": Setting(
+            0.1,
+            "weight of tokens outside the action; those of the action have 1",
+            POSITIVE_FRACTION,
+        ),
+    },
+    token_weights=token_weights,
+)

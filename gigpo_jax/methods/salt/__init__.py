@@ -1,0 +1,11 @@
+"""SALT (arXiv 2510.20022): transitions that episodes share get the mean of their advantages."""
+
+from gigpo_jax.methods.salt.advantages import salt
+from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+
+METHOD = Algorithm(
+    advantages=salt,
+    needs=("action", "next_anchor"),
+    settings={BASE: BASE_GRPO},
+    takes_forks=True,
+)

@@ -1,0 +1,12 @@
+"""VinePPO (arXiv 2410.01679): values of states from continuations of each."""
+
+from gigpo_jax.methods.vineppo.advantages import vineppo
+from gigpo_jax.rl.algorithm_types import DIFFERENCES, Algorithm
+
+METHOD = Algorithm(
+    advantages=vineppo,
+    needs=("past", "forked"),
+    fixed=DIFFERENCES,
+    takes_forks=True,
+    fork_choice="uniform",
+)
