@@ -60,7 +60,7 @@ SECTIONS = """
 MIX = """
 ## Several environments
 
-`env.mix` has the environments of a run with [several](environments.md#several-environments-in-one-run), each under a
+`env.mix` has the environments of a run with [several](tasks.md#several-environments-in-one-run), each under a
 label of your own. `env.mix.LABEL.KEY` is its value of a key marked with ~, by the last part of its name, such as
 `env.mix.LABEL.max_steps`; a key that is not given has the value of the run. `env.mix.LABEL.options`, `generate` and
 `demonstrator` are its `env.options`, `env.generate` and `sft.demonstrator`. `name` is the label if it is not given.
@@ -81,13 +81,12 @@ settings of its base too.
 # Pages of environments whose names are others.
 PAGES = {
     "example": "environments",
-    "frozenlake": "environments",
     **dict.fromkeys(("blackjack", "ezpoints", "numberline", "points24", "sokoban"), "vision"),
 }
 
 # Requirements that are too long for a cell.
 LONG_REQUIREMENTS = {
-    "rl.algorithm": "a name of the [table of algorithms](algorithm.md#other-algorithms), or module:NAME",
+    "rl.algorithm": "a name of the [table of algorithms](algorithm.md#algorithms-by-name), or module:NAME",
 }
 
 

@@ -103,7 +103,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
 
 
 def test_the_page_of_metrics_names_every_metric_that_the_loggers_describe():
-    page = (ROOT / "docs/guide.md").read_text()
+    page = (ROOT / "docs/metrics.md").read_text()
     assert [
         name
         for name in DESCRIPTIONS
