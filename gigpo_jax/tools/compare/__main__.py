@@ -18,7 +18,11 @@ from gigpo_jax.core.errors import (
 from gigpo_jax.core.files import replace_file, write_json
 from gigpo_jax.core.packaged import install_command
 from gigpo_jax.tools.compare import campaign, figure, report
-from gigpo_jax.tools.compare.comparisons import format_comparisons, list_comparisons
+from gigpo_jax.tools.compare.comparisons import (
+    format_comparisons,
+    list_comparisons,
+    list_explorations,
+)
 from gigpo_jax.tools.compare.runs import Arm, check_comparable, group_arms, read_run
 
 EXAMPLE = """examples:
@@ -122,11 +126,16 @@ def compare_runs(args: argparse.Namespace, flags: Sequence[str]) -> int:
     rows = report.make_rows(arms)
     files = list(filter(None, args.evaluations.split(",")))
     comparisons = list_comparisons(arms, files, args.main)
+    explorations = list_explorations(arms, files)
     json_path = args.out / "comparison.json"
     table_path = args.out / "comparison.md"
-    write_json(json_path, report.make_record(rows, comparisons))
-    comparisons_table = format_comparisons(comparisons, arms[0].label)
-    table = "\n\n".join(filter(None, [report.format_arms(rows), comparisons_table]))
+    write_json(json_path, report.make_record(rows, comparisons, explorations))
+    tables = [
+        report.format_arms(rows),
+        format_comparisons(comparisons, arms[0].label),
+        format_comparisons(explorations, "GiGPO", exploratory=True),
+    ]
+    table = "\n\n".join(filter(None, tables))
     with storage_errors(table_path), replace_file(table_path) as temporary:
         temporary.write_text(table + "\n", encoding="utf-8")
     print(table)

@@ -15,9 +15,11 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.tools.compare.runs import Arm, Run, must_equal
 from gigpo_jax.tools.compare.statistics import (
     MeanEstimate,
+    bootstrap_mean,
     correct_p_values,
     estimate_mean,
     estimate_p_value,
+    flip_signs,
     measure_area,
 )
 
@@ -35,7 +37,9 @@ class Comparison:
       success: Mean outcome of the arm over all of its seeds.
       difference: Difference from the baseline, over the seeds of both.
       p_value: P-value of a difference of 0.
-      corrected: The same by Holm's method; None for the main comparison.
+      flip_p_value: Exact p-value of the signs of the seeds' differences.
+      bootstrap: Difference with the interval of the bootstrap, as in earlier texts.
+      corrected: `p_value` by Holm's method; None for the main comparison and for exploratory ones.
     """
 
     arm: str
@@ -43,6 +47,8 @@ class Comparison:
     success: MeanEstimate
     difference: MeanEstimate
     p_value: float
+    flip_p_value: float
+    bootstrap: MeanEstimate
     corrected: float | None = None
 
 
@@ -90,6 +96,23 @@ def list_comparisons(
     return _add_corrections(comparisons, main)
 
 
+def list_explorations(arms: Sequence[Arm], files: Sequence[str] = ()) -> list[Comparison]:
+    """Compares other arms with GiGPO, without a correction.
+
+    The list is empty if no arm, or the first one, is GiGPO.
+
+    Args:
+      arms: Arms; the first is the baseline.
+      files: Names of files as for `list_comparisons`.
+    """
+    is_gigpo = [arm.runs[0].config["rl.algorithm"] == "gigpo" for arm in arms]
+    if is_gigpo[0] or not any(is_gigpo):
+        return []
+    gigpo = arms[is_gigpo.index(True)]
+    others = [arm for arm in arms[1:] if arm is not gigpo]
+    return [replace(row, corrected=None) for row in list_comparisons([gigpo, *others], files)]
+
+
 def _compare(label: str, outcome: str, outcomes: _Outcomes, differences: np.ndarray) -> Comparison:
     return Comparison(
         arm=label,
@@ -97,6 +120,8 @@ def _compare(label: str, outcome: str, outcomes: _Outcomes, differences: np.ndar
         success=estimate_mean(np.stack(list(outcomes.values()))),
         difference=estimate_mean(differences),
         p_value=estimate_p_value(differences),
+        flip_p_value=flip_signs(differences),
+        bootstrap=bootstrap_mean(differences),
     )
 
 
@@ -166,7 +191,9 @@ def _read_file(run: Run, file: str) -> _Evaluation:
     return _Evaluation(conditions, won)
 
 
-def format_comparisons(comparisons: Sequence[Comparison], baseline: str) -> str:
+def format_comparisons(
+    comparisons: Sequence[Comparison], baseline: str, *, exploratory: bool = False
+) -> str:
     """A Markdown table in %; "" without comparisons.
 
     Differences are in percentage points.
@@ -174,20 +201,23 @@ def format_comparisons(comparisons: Sequence[Comparison], baseline: str) -> str:
     if not comparisons:
         return ""
     corrected_count = sum(comparison.corrected is not None for comparison in comparisons)
+    last_column = "exploratory" if exploratory else f"p, Holm over {corrected_count}"
     lines = [
-        f"| arm | outcome | success | less {baseline} (95%) | p | p, Holm over {corrected_count} |",
-        "|---|---|---|---|---|---|",
+        f"| arm | outcome | success | less {baseline} (95%) | p | p, sign flip | {last_column} |",
+        "|---|---|---|---|---|---|---|",
     ]
     for comparison in comparisons:
         mean, low, high = (format(100 * value, "+.1f") for value in comparison.difference)
         corrected = comparison.corrected
+        uncorrected = "not corrected" if exploratory else "main comparison"
         cells = [
             comparison.arm,
             comparison.outcome,
             f"{100 * comparison.success.mean:.1f}",
             f"{mean} ({low} to {high})",
             f"{comparison.p_value:.4f}",
-            "main comparison" if corrected is None else f"{corrected:.4f}",
+            f"{comparison.flip_p_value:.4f}",
+            uncorrected if corrected is None else f"{corrected:.4f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -77,7 +77,7 @@ def _final_success(arm: Arm) -> float:
 def draw_curves(arms: Sequence[Arm], folder: Path) -> list[Path]:
     """Writes comparison.png and comparison.svg.
 
-    They show means over seeds, with 95% bootstrap intervals over seeds and tasks.
+    They show means over seeds, with 95% intervals over seeds and tasks.
 
     Args:
       arms: Arms as from `select_arms`.
@@ -115,8 +115,7 @@ def draw_curves(arms: Sequence[Arm], folder: Path) -> list[Path]:
 def _make_lines(arm: Arm) -> dict[str, Line]:
     """An arm's line on each axis, by the axis's name."""
     won = arm.stack_outcomes()
-    # 1,000 draws a point, not 10,000: a bar of the figure needs no third digit.
-    estimates = [estimate_mean(won[:, index], draws=1000) for index in range(won.shape[1])]
+    estimates = [estimate_mean(won[:, index]) for index in range(won.shape[1])]
     positions = {
         "training iterations": arm.runs[0].iterations,
         "environment steps (thousands)": np.mean([run.env_steps for run in arm.runs], 0) / 1e3,

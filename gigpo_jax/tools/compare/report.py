@@ -8,63 +8,52 @@ import numpy as np
 
 from gigpo_jax.tools.compare.comparisons import Comparison
 from gigpo_jax.tools.compare.runs import Arm, Run
-from gigpo_jax.tools.compare.statistics import DRAWS, MeanEstimate, estimate_mean, measure_area
+from gigpo_jax.tools.compare.statistics import DRAWS, bootstrap_mean, estimate_mean, measure_area
+
+OUTCOMES = ("final", "area", "final_difference", "area_difference")  # the columns, in order
 
 
 @dataclass(frozen=True)
 class ArmRow:
-    """An arm and its differences from the first arm.
+    """Outcomes of an arm, and differences from the first.
 
     Attributes:
       arm: The arm.
-      final: Success after the last iteration.
-      area: Mean success over the run, by the trapezoid rule.
-      final_difference: Final success of this arm minus that of the first one, over the seeds of
-        both; None for the first arm, and without a common seed.
-      area_difference: Difference of the areas, likewise.
+      outcomes: Tables [S, G] f64, NaN where there is no outcome. "final": success after the last
+        iteration; "area": mean success over the run, by the trapezoid rule; "final_difference" and
+        "area_difference": those of this arm minus those of the first one, over the seeds of both,
+        which the first arm and one without a common seed do not have.
       shared: Number of seeds of both.
     """
 
     arm: Arm
-    final: MeanEstimate
-    area: MeanEstimate
-    final_difference: MeanEstimate | None = None
-    area_difference: MeanEstimate | None = None
+    outcomes: dict[str, np.ndarray]
     shared: int = 0
 
 
 def make_rows(arms: Sequence[Arm]) -> list[ArmRow]:
-    """Computes the numbers of arms; the first is the baseline."""
+    """Computes the outcomes of arms; the first is the baseline."""
     baseline = arms[0]
-    return [_make_row(baseline), *(_compare_row(arm, baseline) for arm in arms[1:])]
+    rows = [ArmRow(baseline, _measure(baseline, baseline.seeds))]
+    return rows + [_compare_row(arm, baseline) for arm in arms[1:]]
 
 
-def _make_row(arm: Arm) -> ArmRow:
-    won = arm.stack_outcomes()
-    area = measure_area(won, arm.runs[0].iterations)
-    return ArmRow(arm, final=estimate_mean(won[:, -1]), area=estimate_mean(area))
+def _measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    won = arm.stack_outcomes(seeds)
+    return {"final": won[:, -1], "area": measure_area(won, arm.runs[0].iterations)}
 
 
 def _compare_row(arm: Arm, baseline: Arm) -> ArmRow:
-    row = _make_row(arm)
+    outcomes = _measure(arm, arm.seeds)
     # Runs with equal seeds draw equal tasks in every iteration. What the seeds share cancels in the
     # difference.
     seeds = sorted(set(arm.seeds) & set(baseline.seeds))
-    if not seeds:
-        return row
-    iterations = arm.runs[0].iterations
-    won = arm.stack_outcomes(seeds)
-    baseline_won = baseline.stack_outcomes(seeds)
-    area = measure_area(won, iterations)
-    baseline_area = measure_area(baseline_won, iterations)
-    return ArmRow(
-        arm,
-        final=row.final,
-        area=row.area,
-        final_difference=estimate_mean(won[:, -1] - baseline_won[:, -1]),
-        area_difference=estimate_mean(area - baseline_area),
-        shared=len(seeds),
-    )
+    if seeds:
+        shared = _measure(arm, seeds)
+        baseline_outcomes = _measure(baseline, seeds)
+        for name in shared:
+            outcomes[f"{name}_difference"] = shared[name] - baseline_outcomes[name]
+    return ArmRow(arm, outcomes, len(seeds))
 
 
 def format_arms(rows: Sequence[ArmRow]) -> str:
@@ -79,24 +68,18 @@ def format_arms(rows: Sequence[ArmRow]) -> str:
         cells = [
             row.arm.label,
             ", ".join(map(str, row.arm.seeds)),
-            _format_estimate(row.final),
-            _format_estimate(row.area),
-            _format_difference(row.final_difference),
-            _format_difference(row.area_difference),
+            *(_format_estimate(row, name) for name in OUTCOMES),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _format_estimate(estimate: MeanEstimate) -> str:
-    mean, low, high = (format(100 * value, ".1f") for value in estimate)
-    return f"{mean} ({low} to {high})"
-
-
-def _format_difference(estimate: MeanEstimate | None) -> str:
-    if estimate is None:
+def _format_estimate(row: ArmRow, name: str) -> str:
+    if name not in row.outcomes:
         return ""
-    mean, low, high = (format(100 * value, "+.1f") for value in estimate)
+    sign = "+" if name.endswith("difference") else ""
+    values = estimate_mean(row.outcomes[name])
+    mean, low, high = (format(100 * value, f"{sign}.1f") for value in values)
     return f"{mean} ({low} to {high})"
 
 
@@ -117,25 +100,33 @@ def describe_machines(rows: Sequence[ArmRow]) -> str:
     return "\n".join(lines)
 
 
-def make_record(rows: Sequence[ArmRow], comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """All data behind table and figure, as JSON values."""
+def make_record(
+    rows: Sequence[ArmRow],
+    comparisons: Sequence[Comparison],
+    explorations: Sequence[Comparison] = (),
+) -> dict[str, Any]:
+    """All data behind table and figure, as JSON values.
+
+    Intervals of the bootstrap stand beside the others, so that earlier texts can be checked.
+    """
     run = rows[0].arm.runs[0]
     return {
         "panel": {"name": run.panel[0], "sha256": run.panel[1], "tasks": list(run.tasks)},
         "iterations": run.iterations.tolist(),
+        "intervals": "crossed random effects of seeds and tasks, Satterthwaite",
         "bootstrap": {"draws": DRAWS, "seed": 0, "over": "seeds and tasks"},
         "arms": [_record_row(row) for row in rows],
         "comparisons": [asdict(comparison) for comparison in comparisons],
+        "explorations": [asdict(comparison) for comparison in explorations],
     }
 
 
 def _record_row(row: ArmRow) -> dict[str, Any]:
+    tables = {name: row.outcomes.get(name) for name in OUTCOMES}
     return {
         "label": row.arm.label,
-        "final": row.final,
-        "area": row.area,
-        "final_difference": row.final_difference,
-        "area_difference": row.area_difference,
+        **{name: None if x is None else estimate_mean(x) for name, x in tables.items()},
+        "bootstrap": {name: None if x is None else bootstrap_mean(x) for name, x in tables.items()},
         "shared_seeds": row.shared,
         "runs": [_record_run(run) for run in row.arm.runs],
     }

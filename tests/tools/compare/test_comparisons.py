@@ -10,7 +10,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.tools.compare.__main__ import main
-from gigpo_jax.tools.compare.comparisons import list_comparisons
+from gigpo_jax.tools.compare.comparisons import list_comparisons, list_explorations
 from gigpo_jax.tools.compare.runs import group_arms, read_run
 from gigpo_jax.tools.compare.statistics import correct_p_values
 from tests.tools.compare.test_runs import write_run
@@ -68,17 +68,36 @@ def test_all_outcomes_are_compared_and_corrected_but_the_main_one(folders: list[
     )
 
 
+def test_arms_are_compared_with_gigpo_without_a_correction(folders: list[Path]) -> None:
+    arms = group_arms([read_run(folder) for folder in folders])
+    rows = {row.arm: row for row in list_explorations(arms) if row.outcome == "final"}
+    assert list(rows) == ["rloo"]
+    assert rows["rloo"].difference.mean == pytest.approx(-4 / 8)
+    # The sums of the two seeds are -2 each: this pattern and the opposite one, of four.
+    assert rows["rloo"].flip_p_value == 0.5
+    assert rows["rloo"].corrected is None
+    # GiGPO is the baseline, or no arm.
+    assert list_explorations([arms[1], *arms[:1]]) == []
+    assert list_explorations([arms[0], arms[2]]) == []
+
+
 def test_the_command_prints_and_records_them(
     folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*map(str, folders), f"--out={tmp_path / 'out'}", "--main=gigpo"]
     assert main([*words, "--evaluations=seen.json"]) == 0
     output = capsys.readouterr().out
-    assert "| less grpo (95%) | p | p, Holm over 5 |" in output
+    assert "| less grpo (95%) | p | p, sign flip | p, Holm over 5 |" in output
+    assert "| less GiGPO (95%) | p | p, sign flip | exploratory |" in output
     assert "| gigpo | seen.json | 66.7 | +33.3" in output
     assert output.count("| main comparison |") == 1
     record = json.loads((tmp_path / "out/comparison.json").read_text())
     assert [row["outcome"] for row in record["comparisons"]].count("seen.json") == 2
+    # Earlier texts have the intervals of the bootstrap: these stay in the record.
+    gigpo = record["arms"][1]
+    assert gigpo["bootstrap"]["final_difference"][0] == gigpo["final_difference"][0]
+    assert gigpo["bootstrap"]["final_difference"] != gigpo["final_difference"]
+    assert record["comparisons"][0]["bootstrap"] == gigpo["bootstrap"]["final_difference"]
 
 
 @pytest.mark.parametrize(
