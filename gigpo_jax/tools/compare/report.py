@@ -34,23 +34,23 @@ class ArmRow:
 def make_rows(arms: Sequence[Arm]) -> list[ArmRow]:
     """Computes the outcomes of arms; the first is the baseline."""
     baseline = arms[0]
-    rows = [ArmRow(baseline, _measure(baseline, baseline.seeds))]
+    rows = [ArmRow(baseline, _read_outcomes(baseline, baseline.seeds))]
     return rows + [_compare_row(arm, baseline) for arm in arms[1:]]
 
 
-def _measure(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+def _read_outcomes(arm: Arm, seeds: Sequence[int]) -> dict[str, np.ndarray]:
     won = arm.stack_outcomes(seeds)
     return {"final": won[:, -1], "area": measure_area(won, arm.runs[0].iterations)}
 
 
 def _compare_row(arm: Arm, baseline: Arm) -> ArmRow:
-    outcomes = _measure(arm, arm.seeds)
+    outcomes = _read_outcomes(arm, arm.seeds)
     # Runs with equal seeds draw equal tasks in every iteration. What the seeds share cancels in the
     # difference.
     seeds = sorted(set(arm.seeds) & set(baseline.seeds))
     if seeds:
-        shared = _measure(arm, seeds)
-        baseline_outcomes = _measure(baseline, seeds)
+        shared = _read_outcomes(arm, seeds)
+        baseline_outcomes = _read_outcomes(baseline, seeds)
         for name in shared:
             outcomes[f"{name}_difference"] = shared[name] - baseline_outcomes[name]
     return ArmRow(arm, outcomes, len(seeds))

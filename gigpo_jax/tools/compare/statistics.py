@@ -137,8 +137,8 @@ def find_p_value(fit: MeanFit) -> float:
 def flip_signs(outcomes: np.ndarray) -> float:
     """The exact two-sided p-value of random signs.
 
-    The differences of seeds have random signs: it is the share of all sign patterns whose mean is as far from 0 as the actual one. It assumes
-    nothing about the distribution, and says nothing about other tasks.
+    It is the share of all patterns of signs, one for each seed, whose mean is as far from 0 as the
+    actual one. It assumes nothing about the distribution, and says nothing about other tasks.
 
     Args:
       outcomes: Differences [S, G] f64, NaN where there is none.
