@@ -1,4 +1,4 @@
-# make quickstart | test | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -13,16 +13,25 @@ PY := $(VENV)/bin/python
 # A terminal shows what is being fetched; a log stays short.
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
 COMPILE = $(HASHES)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
+TESTS = $(PY) -m pytest -n 2 --dist worksteal
+HERE := not long and not vllm and not preflight and not interfaces
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-trainers lint format docs hashes release difftest chaos clean
+.PHONY: quickstart test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-trainers lint format docs hashes release difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax train --config=configs/quickstart.py --workdir=$(WORKDIR)
 
+# The core, and a way through each part. With PART=webshop all tests of that part, and no others but the core's.
 test: $(VENV)/.installed-dev
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(TESTS) $(if $(PART),--part=$(PART) -m "$(HERE)")
+
+# The slow ones: whole runs, kills, two hosts, notebooks, the wheel, the site, faults.
+test-rest: $(VENV)/.installed-dev
+	$(TESTS) -m "slow and $(HERE)"
+
+test-all: test test-rest
 
 # What takes minutes: other seeds of the games, hosts that stop, the cluster files.
 test-long: $(VENV)/.installed-dev $(LAUNCH)/.installed
@@ -36,7 +45,7 @@ vllm-venv: $(VLLM)/.installed-torchvision
 
 # What the TPU compiler makes of the programs; libtpu is 0.7 GB.
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
-	$(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 JAX_ENABLE_COMPILATION_CACHE=0 $(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
 
 # The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
 test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed

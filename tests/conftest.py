@@ -1,12 +1,14 @@
 """Options that several test folders share."""
 
 import gc
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.costs import Costs
 from tests.runs import flags
 from tests.small_disk import small_disk
 
@@ -16,10 +18,68 @@ __all__ = ["flags", "small_disk"]
 # Beyond the limit the compiler crashes with a segmentation fault.
 MEMORY_MAPS = Path("/proc/self/maps")
 MAPS_TO_KEEP = 20_000
+# Other tests are of single methods, environments, servers and tools.
+CORE = tuple(
+    f"tests/{name}"
+    for name in [
+        "test_",
+        "core/",
+        "config/",
+        "devices/",
+        "engines/jax/",
+        "engines/test_",
+        "env_bridge/",
+        "learner/",
+        "models/",
+        "modes/",
+        "rl/",
+        "rollout/",
+        "run/",
+    ]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the long differential tests")
+    parser.addoption("--costs", metavar="FILE", help="CPU seconds of tests and phases")
+    parser.addoption("--part", help="all tests with this in their name, and quick ones of the core")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The environments of `make test-interfaces` and `make test-trainers` have no hypothesis.
+    if importlib.util.find_spec("hypothesis"):
+        bound_examples()
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs(config))
+
+
+def bound_examples() -> None:
+    """Shows a failing example as it is found.
+
+    To make its input smaller took minutes; `--hypothesis-profile=default` does.
+    """
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)
+    settings.register_profile("suite", deadline=None, phases=phases)
+    settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Selects the tests of `--part`."""
+    part = config.getoption("--part")
+    if not part:
+        return
+    named = {item for item in items if part in item.nodeid}
+    if not named:
+        raise pytest.UsageError(f"--part={part}: no test has this in its name")
+
+    def is_selected(item: pytest.Item) -> bool:
+        is_core = item.nodeid.startswith(CORE) and not item.get_closest_marker("slow")
+        return item in named or is_core
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_selected(item)])
+    items[:] = filter(is_selected, items)
 
 
 @pytest.fixture

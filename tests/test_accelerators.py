@@ -26,6 +26,8 @@ from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.tools.preflight.targets import believe_in_hopper
 
+pytestmark = pytest.mark.slow
+
 SHAPE = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 16)
 SLOTS = 4
 LENGTH = 32

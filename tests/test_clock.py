@@ -16,6 +16,8 @@ from gigpo_jax.run.loggers.loggers import Start
 from gigpo_jax.run.loggers.tensorboard import TensorBoard
 from tests.runs import LIMIT_S, command, flags, wait_for_iteration
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["flags"]
 
 TEN_YEARS_S = 10 * 365 * 86_400

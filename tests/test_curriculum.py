@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.config import resolve
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout.record import read_rollouts
 from tests.configs.example import get_config
 from tests.metrics import records
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_curriculum_is_resumed_exactly(tmp_path: Path) -> None:

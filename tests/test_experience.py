@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
@@ -10,6 +12,8 @@ from gigpo_jax.modes import evaluate, sft, train
 from gigpo_jax.rollout.record import read_rollouts
 from tests.configs.example import get_config
 from tests.metrics import records
+
+pytestmark = pytest.mark.slow
 
 
 def test_lessons_are_written_shown_and_resumed_exactly(tmp_path: Path) -> None:

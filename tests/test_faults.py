@@ -16,6 +16,8 @@ from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 from tests.small_disk import SmallDisk
 
+pytestmark = pytest.mark.slow
+
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 240
 SMALL = ("--config.sft.episodes=16", "--config.sft.epochs=1")

@@ -15,6 +15,8 @@ import pytest
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CONFIG = "tests/configs/example.py"
 LIMIT_S = 600

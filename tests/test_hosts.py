@@ -10,8 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.run.hosts import Hosts, Stop
 from tests import two_hosts
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 

@@ -191,6 +191,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_its_checkpoints_hold_the_adapter_alone(whole: Path) -> None:
     steps = records(whole)
     assert [record["step"] for record in steps] == [0, 1, 2, 3]
@@ -212,6 +213,7 @@ def test_a_run_learns_and_its_checkpoints_hold_the_adapter_alone(whole: Path) ->
     assert size < (TINY / "model.safetensors").stat().st_size / 4
 
 
+@pytest.mark.slow
 def test_resumed_it_gives_the_same_metrics_and_another_adapter_is_refused(
     whole: Path, tmp_path: Path
 ) -> None:
@@ -226,6 +228,7 @@ def test_resumed_it_gives_the_same_metrics_and_another_adapter_is_refused(
     assert "model.lora.rank=8 (there: 4)" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_export_is_the_merged_model_and_the_adapter(whole: Path) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     shape, merged = load_hf(whole / "export")
@@ -250,6 +253,7 @@ def test_the_export_is_the_merged_model_and_the_adapter(whole: Path) -> None:
     np.testing.assert_allclose(theirs, expected, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [train, evaluate, export, sft])
 def test_no_mode_takes_checkpoints_for_those_of_another_model(
     mode: ModuleType, tmp_path: Path
@@ -272,6 +276,7 @@ def test_a_model_from_nothing_has_no_adapter(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_imitation_trains_an_adapter_and_writes_the_merged_model(tmp_path: Path) -> None:
     flags = ("--config.sft.episodes=40", "--config.sft.epochs=2", "--config.sft.minibatch=64")
     run(tmp_path / "run", "sft", *flags, f"--out={tmp_path / 'model'}")

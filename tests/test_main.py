@@ -243,6 +243,7 @@ def test_a_run_of_another_model_is_refused_before_its_checkpoints_are_read(
     check_run(workdir, config, initial=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "credit"])
 def test_a_platform_that_is_not_here_is_one_line(command: str, tmp_path: Path):
     process = subprocess.run(

@@ -25,6 +25,7 @@ def cells(name: str) -> list[dict]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.ipynb")))
 def test_the_cells_run_and_print_what_the_notebook_shows(name: str, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def responses() -> list[Completion]:
     return together
 
 
+@pytest.mark.slow
 def test_prompts_in_chunks_give_the_same_responses_whatever_is_reused(
     responses: list[Completion],
 ) -> None:
@@ -209,6 +210,7 @@ def test_the_learner_gives_the_log_probabilities_of_the_engine(responses: list[C
         np.testing.assert_allclose(ours, response.logprobs, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_engine_and_learner_read_the_features_of_all_layers() -> None:
     """Of Qwen3-VL: whole prompts, chunks and packed rows give the same log-probabilities."""
     with make_engine(VL3) as engine:
@@ -225,6 +227,7 @@ def test_engine_and_learner_read_the_features_of_all_layers() -> None:
         np.testing.assert_allclose(learner, response.logprobs, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_an_engine_in_bfloat16_on_cpus_reads_the_features_of_all_layers() -> None:
     """Its layers are apart, and the last one is computed for the last token alone."""
     (_, _), (text, _), *_ = read_prompts(VL3)
@@ -268,6 +271,7 @@ def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "values"), [(VL, 588), (VL3, 768)])
 def test_microbatches_without_images_have_the_patches_of_the_model(
     shape: decoder.DecoderConfig, values: int
@@ -420,6 +424,7 @@ def test_pictures_for_a_model_of_text_and_the_other_way_round_are_refused() -> N
         prompt_encoder(word_tokenizer([]), VISION)("text")
 
 
+@pytest.mark.slow
 def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
     """A value is that of the text with its images alone; `load_hf` reads what `save_hf` wrote."""
     config = small_config()
@@ -449,6 +454,7 @@ def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(same["value_head"]["kernel"], params["value_head"]["kernel"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [None, {"image_token": 56}, {"min_pixels": 28 * 28}, {"max_pixels": 28 * 28 * 4}]
 )
@@ -468,6 +474,7 @@ def test_a_critic_that_reads_other_images_is_refused(
             critic_shape(config, shape)
 
 
+@pytest.mark.slow
 def test_gradients_of_steps_are_those_of_their_pictures() -> None:
     """Sketches of two steps with the same tokens and other images, against their gradients."""
     config, params, (text, images), response = (

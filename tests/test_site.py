@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PYTHON = ROOT / ".venv-docs/bin/python"
 FAULTS = """

@@ -8,6 +8,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pytest
+
 import gigpo_jax
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +43,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert newest.startswith(gigpo_jax.__version__)
 
 
+@pytest.mark.slow
 def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Path) -> None:
     """The environment has the wheel alone; its dependencies are those that these tests run with."""
     source = tmp_path / "source"

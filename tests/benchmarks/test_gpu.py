@@ -33,6 +33,7 @@ def run(out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_all_parts_run_on_a_cpu(tmp_path: Path) -> None:
     done = run(tmp_path / "gpu.json")
     assert done.returncode == 0, (done.stdout, done.stderr[-2000:])

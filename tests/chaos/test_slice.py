@@ -3,7 +3,11 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.chaos import campaign
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_survives_a_kill(tmp_path: Path) -> None:

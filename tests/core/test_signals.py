@@ -44,6 +44,7 @@ def interrupt(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("imported", "words"),
     [

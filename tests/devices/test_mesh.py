@@ -76,6 +76,7 @@ def test_eight_devices_equal_one(expected: str, tmp_path: Path) -> None:
     finish(start(8, "mesh", expected, str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_two_hosts_equal_one(expected: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -72,6 +72,7 @@ def test_the_second_start_reads_the_programs_of_the_first(filled: tuple[Path, st
     assert folder.name.startswith(f"jax-{jax.__version__}_jaxlib-{jaxlib.__version__}_cpu-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 40, -3])
 def test_a_truncated_program_is_compiled_again(filled: tuple[Path, str], kept: int) -> None:
     cache, number = filled
@@ -96,6 +97,7 @@ def test_entries_may_have_another_compression(
     assert not program_cache._is_whole(path)
 
 
+@pytest.mark.slow
 def test_an_entry_without_its_access_time_does_not_stop_others(filled: tuple[Path, str]) -> None:
     cache, number = filled
     for path in cache.glob("programs/*/*-atime"):
@@ -105,6 +107,7 @@ def test_an_entry_without_its_access_time_does_not_stop_others(filled: tuple[Pat
     assert finish(start(cache)) == (number, True, "")
 
 
+@pytest.mark.slow
 def test_two_starts_at_once(tmp_path: Path) -> None:
     results = [finish(process) for process in [start(tmp_path), start(tmp_path)]]
     assert results[0][0] == results[1][0]
@@ -112,6 +115,7 @@ def test_two_starts_at_once(tmp_path: Path) -> None:
     assert finish(start(tmp_path)) == (results[0][0], True, "")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_one_warning(filled: tuple[Path, str]) -> None:
     cache, number = filled
     file = cache.parent / "file"
@@ -122,6 +126,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(filled: tuple[Path, str]
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_switch_and_the_folder_of_the_user(filled: tuple[Path, str], tmp_path: Path) -> None:
     cache, number = filled
     assert finish(start(cache, gib=0.0)) == (number, False, "")

@@ -9,6 +9,8 @@ from gigpo_jax.main import main
 from gigpo_jax.rollout.record import read_rollouts
 from tests.metrics import records
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "harness"
 SMALL = [
     *(

@@ -14,6 +14,8 @@ import pytest
 from gigpo_jax.envs.__main__ import main as envs
 from gigpo_jax.main import main
 
+pytestmark = pytest.mark.slow
+
 MAZE = Path(__file__).parents[2] / "examples" / "maze"
 SMALL = [
     "sft.episodes=128",

@@ -15,6 +15,8 @@ from gigpo_jax.config.keys import KEYS
 from gigpo_jax.envs import registry
 from tests.test_wheel import copied
 
+pytestmark = pytest.mark.slow
+
 PYTHON = pathlib.Path(__file__).parents[2] / ".venv-launch/bin/python"
 LAUNCH = pathlib.Path(__file__).parents[2] / "launch"
 TASK: dict[str, Any] = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())

@@ -5,6 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 FILE = ROOT / "launch" / "xla_gpu_flags.txt"
 FLAGS = [line.partition(" ")[0] for line in FILE.read_text().splitlines() if line[:2] == "--"]

@@ -375,6 +375,7 @@ def check_equal_losses(found: tuple[Any, ...], expected: tuple[Any, ...]) -> Non
     np.testing.assert_allclose(found[2], expected[2], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_is_that_of_separate_rows(loss: LossSettings) -> None:
     check_equal_losses(compute_loss(together(CHATS), loss), compute_loss(apart(CHATS), loss))

@@ -146,6 +146,7 @@ def test_values_of_packed_samples_are_those_of_each_by_itself(model: str, kind: 
         np.testing.assert_allclose(values, decoder.predict_values(params, hidden), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(model: str, tmp_path: Path) -> None:
     config = config_of(model, "bilevel", "model")
     trajectories = make_trajectories()
@@ -162,6 +163,7 @@ def test_stopped_and_resumed_equals_uninterrupted(model: str, tmp_path: Path) ->
     assert equal_trees(resumed.checkpoint_parts(), whole.checkpoint_parts())
 
 
+@pytest.mark.slow
 def test_an_adapter_can_have_either_critic(model: str) -> None:
     for kind in ("model", "head"):
         config = config_of(model, "step_ppo", kind).unlock()
@@ -173,6 +175,7 @@ def test_an_adapter_can_have_either_critic(model: str) -> None:
         assert second["policy/grad_norm"] > 0
 
 
+@pytest.mark.slow
 def test_an_exported_critic_is_where_the_next_run_starts(model: str, tmp_path: Path) -> None:
     for kind in ("model", "head"):
         config = config_of(model, "step_ppo", kind)

@@ -96,6 +96,7 @@ def steps_of(learner: Learner) -> list[Step]:
     ]
 
 
+@pytest.mark.slow
 def test_the_expected_gradient_is_that_of_the_reverse_kl_divergence() -> None:
     """Over all tokens of a small vocabulary, each weighed by its probability."""
     rng = np.random.default_rng(0)
@@ -149,6 +150,7 @@ def test_a_policy_is_left_as_it_is_by_itself_as_teacher(
     assert metrics["policy/grad_norm"] < 1e-5
 
 
+@pytest.mark.slow
 def test_updates_bring_the_policy_nearer_to_the_teacher(
     tokenizer: Tokenizer, teacher_folder: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_updates_bring_the_policy_nearer_to_the_teacher(
     assert np.corrcoef(change, gap)[0, 1] > 0.3
 
 
+@pytest.mark.slow
 def test_the_outcome_counts_as_much_as_its_weight_says(
     tokenizer: Tokenizer, teacher_folder: Path
 ) -> None:

@@ -61,6 +61,7 @@ def trained():
     return learner, steps, first, records
 
 
+@pytest.mark.slow
 def test_the_copy_learns_to_tell_won_episodes(trained) -> None:
     learner, steps, first, records = trained
     # The copy is the policy at the start: no reward, and each pair costs log 2.
@@ -102,6 +103,7 @@ def test_without_a_pair_nothing_is_learnt() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_resumed_copy_goes_on_as_if_never_stopped(tmp_path) -> None:
     steps = make_steps()
     whole = make_learner(oprl_config())

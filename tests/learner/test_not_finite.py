@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.metrics import records
 from tests.runs import LIMIT_S, command, run
 
@@ -34,6 +36,7 @@ runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_an_iteration_that_bad_updates_ended_is_played_anew_with_what_was_learnt(
     flags: list[str], tmp_path: Path
 ):

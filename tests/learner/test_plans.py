@@ -126,6 +126,7 @@ def test_each_value_is_read_at_its_place(tmp_path: Path, kind: str) -> None:
         np.testing.assert_allclose(row, [values[behind, 0], *values[0, 1:]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_critic_learns_its_targets_and_an_export_has_three_labels(tmp_path: Path) -> None:
     learner = make_learner(tmp_path, "model")
     learner._config.unlock().optim.lr = 1e-12

@@ -24,6 +24,8 @@ from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_learner_updates import learn_steps, make_config, make_trajectories
 from tests.models.shapes import random_params
 
+pytestmark = pytest.mark.slow
+
 COUNT = 32
 # One expert a token: most of the experts have no token at all.
 SHAPE = DecoderConfig(

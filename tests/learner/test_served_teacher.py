@@ -244,6 +244,7 @@ def test_configs_that_cannot_work_are_refused(
         resolve(config)
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_a_real_server_scores_as_the_folder_does_until_it_is_killed(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -126,6 +126,7 @@ def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Token
             assert difference.max() > 1e-4
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_uninterrupted(tokenizer: Tokenizer, tmp_path: Path) -> None:
     steps = steps_of(tokenizer)
     whole = learner_of(tokenizer, refresh=2)  # the copy is of the policy before iteration 2
@@ -159,6 +160,7 @@ def test_a_step_without_a_context_learns_as_its_base_does(tokenizer: Tokenizer) 
     assert not equal_trees(other.state.params, plain.state.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["future_trajectory", "anchor_next_observation"])
 def test_other_contexts_train(tokenizer: Tokenizer, context: str) -> None:
     learner = learner_of(tokenizer, context=context)

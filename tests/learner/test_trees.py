@@ -222,6 +222,7 @@ def test_log_probabilities_and_gradients_are_those_of_separate_texts(
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(largest, 1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_is_that_of_separate_texts(loss: LossSettings) -> None:
     check_equal_losses(compute_loss(TEXTS, loss, longest_tree=96), compute_loss(TEXTS, loss))
@@ -251,6 +252,7 @@ def make_trajectories() -> list[Trajectory]:
 BY_GROUP = {"train.minibatch_by": "group", "train.minibatch": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [

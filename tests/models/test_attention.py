@@ -32,6 +32,7 @@ TREES = np.stack(
 )[None].astype(np.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("segment_ids", "max_segment"), [(SEGMENTS, None), (SEGMENTS, 100), (TREES, None)]
 )
@@ -101,6 +102,7 @@ def test_attention_over_the_cache_is_plain_attention_and_no_bit_depends_on_other
         assert result[1].tobytes() == decode(jnp.array([capacity, 300]))[1].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slots", "groups", "shared", "capacity", "head_dim"),
     [(3, 2, 6, 200, 16), (4, 1, 7, 64, 32), (2, 4, 1, 600, 64), (70, 8, 2, 130, 16)],
@@ -136,6 +138,7 @@ def test_the_decode_kernel_is_attention_over_the_cache(
     assert others[0].tobytes() == result[0].tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
     ("length", "longest"),

@@ -144,6 +144,7 @@ def test_packed_equals_unpacked_and_padding_is_inert() -> None:
     assert np.isfinite(out).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_segment", [12, 15, 17])
 def test_looking_back_as_far_as_the_longest_segment_is_enough(max_segment: int) -> None:
     batch = rows(
@@ -237,6 +238,7 @@ def test_on_cpus_the_last_layer_computes_its_mlp_for_last_tokens_alone(read: Cal
     assert len(products) == 2 * (CONFIG.num_layers - 1)  # gate and up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_cpu", [False, True])
 @pytest.mark.parametrize("name", ["qwen3_tied", "llama3"])
 def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu: bool) -> None:
@@ -294,6 +296,7 @@ def test_decoding_copies_no_cache() -> None:
     assert memory.temp_size_in_bytes < 1.5 * size / CONFIG.num_layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", decoder.REMAT_POLICIES)
 def test_remat_equals_plain(remat: str) -> None:
     batch = rows([PROMPTS], 24)
@@ -316,6 +319,7 @@ def test_remat_equals_plain(remat: str) -> None:
         decoder.hidden_states(CONFIG, PARAMS, *batch, decoder.Execution(remat="half"))
 
 
+@pytest.mark.slow
 def test_bfloat16_compute_keeps_float32_parameters() -> None:
     batch = rows([PROMPTS], 24)
     exact = run(*batch)

@@ -16,6 +16,8 @@ from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts, multiply_transposed
 from tests.models.shapes import SMALL, on_cpus, random_params
 
+pytestmark = pytest.mark.slow
+
 COUNT = 6
 WIDTH = 8
 INNER = 12

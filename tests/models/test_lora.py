@@ -68,6 +68,7 @@ def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfi
             np.testing.assert_allclose(leaf, merged["layers"][name][leaf_name], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [VL, VL3], ids=["qwen2_5_vl", "qwen3_vl"])
 def test_pairs_in_the_vision_tower_equal_merged_ones(shape: decoder.DecoderConfig) -> None:
     params = random_params(shape)
@@ -138,6 +139,7 @@ def test_decoding_and_reading_prompts_equal_merged(for_cpu: bool) -> None:
     np.testing.assert_allclose(second, full[:, 16], atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_gradients_with_rematerialisation_equal_plain_ones(remat: str) -> None:
     params = random_params(SHAPE)

@@ -32,6 +32,8 @@ from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig, prepro
 from tests.models.shapes import SMALL, VISION, VL, VL3, check_gradient, random_params
 from tests.models.vision.test_images import random_image
 
+pytestmark = pytest.mark.slow
+
 # The widths of Qwen2.5-VL-3B and, in the tower, of Qwen3-VL-8B, but few layers and words.
 WIDE = DecoderConfig(
     2048, 2048, 11008, 1, 16, 2, 128, vision=VisionConfig(depth=2, full_layers=(1,), image_token=55)

@@ -178,6 +178,7 @@ def test_rows_that_do_not_fit_the_mesh_are_found_before_a_model_is_loaded(tmp_pa
     assert len(process.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_another_evaluation_does_not_overwrite_the_results_of_the_first(tmp_path: Path) -> None:
     env = registry.make("example", drawers=2, games=16)
     write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))

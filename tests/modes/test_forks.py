@@ -8,6 +8,8 @@ from gigpo_jax.rollout.record import read_rollouts
 from tests.metrics import CLOCK, records
 from tests.runs import run, run_two_hosts, warm_start
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:

@@ -53,6 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained: Path) -> None:
     lines = [json.loads(line) for line in (trained / "run/metrics.jsonl").read_text().splitlines()]
     held_out = [line["sft/held_out_loss"] for line in lines if "sft/held_out_loss" in line]
@@ -87,6 +88,7 @@ def test_a_new_model_has_the_tokens_that_vllm_looks_up(trained: Path) -> None:
     assert None not in [words.token_id(token) for token in (*IMAGE_TOKENS, "<|video_pad|>")]
 
 
+@pytest.mark.slow
 def test_an_adapter_learns_in_the_tower_too(trained: Path, tmp_path: Path) -> None:
     """The exported model is the start with the exported pairs added; nothing else changed."""
     lora = {

@@ -7,6 +7,7 @@ these repeat too.
 import json
 from pathlib import Path
 
+import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.rollout.environment import step_limit
@@ -50,6 +51,7 @@ def saved_texts(workdir: Path) -> list[list[tuple[str, str]]]:
     return episodes
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_limit_its_summaries_and_the_moments_of_task_types(
     flags: list[str], tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(
         assert (workdir / "rollouts" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Path):
     workdir = tmp_path / "run"
     process = subprocess.Popen(
@@ -128,6 +129,7 @@ runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_sigterm_while_the_panel_is_played_loses_no_metrics(
     whole: Path, flags: list[str], tmp_path: Path
 ):
@@ -147,6 +149,7 @@ def test_sigterm_while_the_panel_is_played_loses_no_metrics(
     assert records(workdir) == records(whole)
 
 
+@pytest.mark.slow
 def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(
     flags: list[str], tmp_path: Path
 ):
@@ -170,6 +173,7 @@ def test_a_warm_start_that_was_interrupted_ends_with_the_same_model(
     assert records(workdir) == records(model.parent / "sft")
 
 
+@pytest.mark.slow
 def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], tmp_path: Path):
     run_two_hosts(tmp_path / "run", *flags, "--config.mesh.fsdp=2", "--config.train.iterations=1")
     first_record = records(whole)[1]
@@ -294,6 +298,7 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
     assert AutoTokenizer.from_pretrained(str(tmp_path / "hf")).vocab_size > 10
 
 
+@pytest.mark.slow
 def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: Path):
     room = ["--config.sampling.max_prompt_tokens=900", "--config.engine.prefill_buckets=(900,)"]
     room += ["--config.batch.row_length=912", "--config.batch.rows=1", "--config.eval.examples=0"]
@@ -341,6 +346,7 @@ def credit(workdir: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+@pytest.mark.slow
 def test_credit_of_the_newest_checkpoint_is_measured_once(whole: Path, flags: list[str]):
     few = [*flags, "--steps=8", "--continuations=4"]
     done = credit(whole, *few)
@@ -420,6 +426,7 @@ def test_a_panel_that_was_touched_is_refused(flags: list[str], tmp_path: Path):
     assert "panel.json" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alone(
     flags: list[str], tmp_path: Path
 ):

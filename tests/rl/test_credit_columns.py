@@ -143,6 +143,7 @@ def test_a_default_that_reads_a_column_asks_for_it() -> None:
     assert credit("hiper", truncation="end", columns=columns).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["graph_values", "gagpo", "hgpo"])
 def test_later_calls_compile_nothing_and_give_our_numbers(algorithm: str) -> None:
     common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}

@@ -10,12 +10,15 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.tools.credit import grades
 from tests.rl.test_advantages import random_columns
 from tests.test_wheel import ROOT, call
+
+pytestmark = pytest.mark.slow
 
 NEEDED = ("jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum")
 COMPARE = """

@@ -88,6 +88,7 @@ def test_values_equal_a_linear_solve(gamma: float) -> None:
         np.testing.assert_allclose(values(batch, gamma), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_values_equal_a_linear_solve_without_jit() -> None:
     with jax.disable_jit():
         batch = random_batch(9)
@@ -116,6 +117,7 @@ def test_values_of_walks_equal_a_linear_solve(size: dict[str, int], gamma: float
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max(initial=1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.95, 0.99, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 9])
 def test_values_far_from_the_end_equal_a_linear_solve(seed: int, gamma: float) -> None:

@@ -12,6 +12,8 @@ import pytest
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.types import StepColumns
 
+pytestmark = pytest.mark.slow
+
 SIDE = 6
 STEPS = 24
 GROUPS = 16

@@ -132,6 +132,7 @@ def flipped(saved: Path, tmp_path: Path) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_taken_for_another_state(flipped: dict[str, Path]) -> None:
     expected = {
         i: (make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}) for i in (2, 3)
@@ -177,6 +178,7 @@ asyncio.run(leave(ValueError("ours")))
 """
 
 
+@pytest.mark.slow
 def test_orbax_adds_nothing_to_our_own_lines(flipped: dict[str, Path]) -> None:
     command = [
         sys.executable,

@@ -59,6 +59,7 @@ def read_terminal(words: list[str], columns: int = 120) -> tuple[str, float]:
     return output.decode(), silence
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_every_stage_and_rates(flags: list[str], tmp_path: Path) -> None:
     words = command(tmp_path / "run", "train", *flags, "--config.train.iterations=2")
     output, silence = read_terminal(words)

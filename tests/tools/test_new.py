@@ -28,6 +28,7 @@ def call(folder: Path, *words: str) -> str:
     return process.stdout
 
 
+@pytest.mark.slow
 def test_a_new_environment_is_checked_tested_and_trained(tmp_path: Path) -> None:
     assert "written: my_game/" in call(tmp_path, "gigpo_jax", "new", "env", "my_game")
     folder = tmp_path / "my_game"

@@ -73,6 +73,7 @@ def written(text: str) -> list[tuple[str, dict[str, str]]]:
     return [("look", {"at": thing}) for thing in re.findall("door|key", text)]
 
 
+@pytest.mark.slow
 def test_calls_come_back_structured(policy: openai.OpenAI, engine: Watched):
     choices = policy.chat.completions.create(**ASKED, n=16, seed=1).choices
     texts = [WORDS.decode(completion.tokens.tolist()) for _, _, completion in engine.seen[-16:]]

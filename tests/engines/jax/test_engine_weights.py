@@ -27,6 +27,7 @@ def held() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frees", [False, True])
 def test_cancelled_requests_keep_no_memory(params, frees, monkeypatch: pytest.MonkeyPatch):
     """One in a slot and one that waits; the engine's thread has not seen yet that they are
@@ -135,6 +136,7 @@ def test_weights_are_not_copied_and_must_have_the_same_shape(params):
             engine.update_weights(params | {"embed": jnp.zeros(3)}, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_parameters_in_float32_computed_in_bfloat16(params, chunk: int):
     settings = EngineSettings(

@@ -11,6 +11,8 @@ from gigpo_jax.models import decoder
 from tests.engines.jax.random_model import EXPERTS, run
 from tests.models.shapes import random_params
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 40  # tokens of a row
 FIRST = [np.random.default_rng(9).integers(0, 60, 21).tolist()]
 # The second prompt shares chunks of the first one, and has more.

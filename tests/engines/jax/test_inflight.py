@@ -8,12 +8,15 @@ import time
 
 import jax
 import numpy as np
+import pytest
 
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
 from tests.engines.inflight import logprobs_across, score
 from tests.engines.jax.random_model import CONFIG, LIMIT_S
+
+pytestmark = pytest.mark.slow
 
 SAMPLES = 2048
 TOKENS = 3  # the weights change before the last one

@@ -299,6 +299,7 @@ def test_closing_fails_those_who_wait(params):
     assert {str(error) for error in errors} == {"the engine was closed", "the engine is closed"}
 
 
+@pytest.mark.slow
 def test_environments_go_on_while_the_device_works(engine):
     async def main():
         ticks = 0

@@ -211,6 +211,7 @@ def test_a_conversation_has_the_same_bits_in_any_company(engine):
     check_company(engine)
 
 
+@pytest.mark.slow
 def test_a_conversation_has_the_same_bits_in_any_company_in_bfloat16(params):
     with JaxEngine(CONFIG, params, dataclasses.replace(KEEP, dtype=jnp.bfloat16)) as engine:
         check_company(engine)

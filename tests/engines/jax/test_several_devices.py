@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def equal(pytestconfig, devices: int, *programs: tuple[str, ...]) -> list[bool]:
     """Whether `sharded_engine.py`, started with each of these arguments, finds the responses of one

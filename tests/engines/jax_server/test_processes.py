@@ -30,7 +30,7 @@ from tests.engines.inflight import logprobs_across
 from tests.engines.jax_server import serving
 from tests.engines.vllm.serving import ROOT, TINY, ask, in_process, learner_logprobs, shaken
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def check_push_in_flight(

@@ -134,6 +134,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
     process.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill the learner", "kill the guard", "kill the server"])
 def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) -> None:
     """The learner is a process of its own here; the server is one that starts another."""
@@ -180,6 +181,7 @@ def test_nothing_of_a_server_outlives_its_end(end: str, tmp_path: pathlib.Path) 
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_ended_first(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -292,6 +292,7 @@ def test_descriptions_have_the_tower_and_the_sizes_of_images(tmp_path: pathlib.P
     assert extension.describe_vision(extension._read_tower({"model_type": "qwen2"}, tmp_path)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["vllm.worker.extension", "access", "vllm.worker.guard", "vllm.launch"]
 )

@@ -10,7 +10,11 @@ import venv
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.test_wheel import ROOT, call
+
+pytestmark = pytest.mark.slow
 
 PLAY = """
 import importlib.util, sys

@@ -18,6 +18,8 @@ from tests.envs.alfworld.test_game_file import patched_like_the_downloaded_games
 pytest.importorskip("textworld", reason="needs the official engine: pip install alfworld==0.4.2")
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
 
+pytestmark = pytest.mark.slow
+
 Walk = Callable[[Game], str | None]
 
 

@@ -347,6 +347,7 @@ def test_home_and_variables_in_the_folder_to_write_to(tmp_path, monkeypatch):
     assert generate_games("~/games", "train", 1, size="small") == tmp_path / "games" / "train"
 
 
+@pytest.mark.slow
 def test_the_official_engine_plays_one_generated_game_of_each_type_to_its_end(small):
     official = pytest.importorskip("gigpo_jax.envs.alfworld.engine.official")
     pytest.importorskip("textworld")

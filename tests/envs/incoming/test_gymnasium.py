@@ -38,6 +38,7 @@ def play(env: Any, task: Task, actions: Sequence[str]) -> list[Any]:
     return [env.step(action) for action in actions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*READY, *(f"minigrid:{name}" for name in MINIGRID)])
 @pytest.mark.parametrize("anchor", ["text", "state"])
 def test_ready_environments_keep_all_promises(
@@ -111,6 +112,7 @@ def list_names(env: Any, observation: Observation) -> Sequence[str]:
     return [name for name in env._renderer.actions if name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_an_episode_is_that_of_gymnasium_with_the_same_seed(name: str) -> None:
     env = make(name)

@@ -39,6 +39,7 @@ def score_memory(row: dict[str, Any], answer: str, call_tool: Any) -> float:
     return 0.5 if call_tool("recall") == answer else 0.0
 
 
+@pytest.mark.slow
 def test_a_server_of_the_sdk_keeps_all_promises(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--tasks", "1", "--limit", "60", "--option", f"tasks={TASKS}"]
     assert main(["check", CALCULATOR, *flags, "--option", "anchor=state"]) == 0
@@ -152,6 +153,7 @@ def test_a_result_is_text_of_limited_length(way: str, text: str) -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "restart", "message"),
     [
@@ -202,6 +204,7 @@ def test_a_server_that_starts_no_second_time_costs_the_episode(tmp_path: Path) -
     asyncio.run(asyncio.wait_for(play(), 120))
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_at_random_is_not_replayable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -216,6 +219,7 @@ def test_a_server_that_does_not_start_in_time_stops_the_command() -> None:
         EnvPool(build, {"tasks": TASKS}, workers=1, envs_per_worker=1, start_timeout_s=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tasks", "message"),
     [

@@ -307,6 +307,7 @@ def test_a_query_that_is_refused_costs_no_other() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_all_that_wait_are_told_within_the_limit_when_the_retriever_is_down() -> None:
     with answering(lambda n: None) as (url, _):
         client = RetrieverClient(url, timeout_s=0.5, limit_s=1.0)

@@ -16,6 +16,8 @@ from gigpo_jax.envs.search.retrieval.encoder import load_encoder
 from gigpo_jax.envs.search.retrieval.service import Service
 from tests.envs.search.encoders import WORDS, write_bert, write_onnx, write_tokenizer
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "who founded the guild",
     "",

@@ -213,6 +213,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_loading_into_a_mesh_of_8_devices_equals_loading_whole(tmp_path: pathlib.Path) -> None:
     save_hf(tmp_path / "m", VL, random_params(VL), max_shard_bytes=100_000)
     save_hf(tmp_path / "experts", SMALL["moe"], random_params(SMALL["moe"]))

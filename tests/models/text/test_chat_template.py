@@ -86,6 +86,7 @@ def test_a_hostile_template_is_refused_in_one_line(name: str, tmp_path: pathlib.
     assert ChatTemplate("{{ messages[0].content }}", {}).render(CHAT) == "text"
 
 
+@pytest.mark.slow
 def test_no_template_takes_more_memory_than_the_limit() -> None:
     code = (
         "import json, resource, sys\n"

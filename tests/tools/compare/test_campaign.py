@@ -7,8 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
+
+pytestmark = pytest.mark.slow
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -146,6 +146,7 @@ def test_the_exact_advantages_have_no_noise_and_others_that_which_was_added(foun
     assert all(grade(rng.normal(size=60), measured, 0)["noise"][2] > 20.0 for _ in range(8))
 
 
+@pytest.mark.slow
 def test_steps_are_whole_episodes_of_every_group_and_more_steps_begin_with_fewer(
     found: tuple,
 ) -> None:
@@ -163,6 +164,7 @@ def test_steps_are_whole_episodes_of_every_group_and_more_steps_begin_with_fewer
     assert sorted(every) == list(range(len(steps)))
 
 
+@pytest.mark.slow
 def test_a_stopped_measurement_goes_on_and_gives_the_same(
     pool: EnvPool, found: tuple, tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_answers_are_scored_where_every_task_has_one(rollouts: Rollouts) -> None
     assert gradable_columns(config, policy, finished_steps(episodes)) == columns
 
 
+@pytest.mark.slow
 def test_replays_give_other_anchors_and_the_regret_of_every_action(rollouts: Rollouts) -> None:
     plain = again(rollouts, grid.Grid())
     blind = again(rollouts, grid.Grid(anchor="none"))

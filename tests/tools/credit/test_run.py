@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from gigpo_jax.learner.signals.critic import SavedCritic
 from gigpo_jax.learner.signals.implicit_rewards import SavedRewards
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
 from gigpo_jax.learner.signals.text_critic import TextCritic
 from gigpo_jax.tools.credit.run import _own_columns
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_runs_critic_and_its_copy_that_learns_rewards_are_read() -> None:

@@ -115,6 +115,7 @@ def test_the_key_of_a_part_that_is_not_in_memory_is_not_named(max_staleness: int
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("minibatch_by", "sharing"),
     [("step", {"score", "values"}), ("group", {"update", "score", "critic", "values"})],
@@ -145,6 +146,7 @@ def test_texts_are_trees_in_the_programs_in_which_a_run_has_them(
     assert {name for name, shapes in inputs.items() if (rows, 2, tokens) in shapes} == sharing
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_images(tmp_path: Path) -> None:
     """Its images are those of the environment's first observation: one of 100 patches."""
     shape = replace(SHAPE, model_type="qwen3", vision=VISION3)
@@ -162,6 +164,7 @@ def test_a_model_that_reads_images(tmp_path: Path) -> None:
     assert least < found["encode"]["operations"] < 8 * least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [0, 4])
 def test_eight_devices(own: int, model: Path, tmp_path: Path) -> None:
     """Parameters are split, so an update gathers them and adds gradients up; in a process with
@@ -201,6 +204,7 @@ def test_eight_devices(own: int, model: Path, tmp_path: Path) -> None:
     assert "update sends: " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_server_of_eight_devices_has_its_weights_once(model: Path, tmp_path: Path) -> None:
     """Whatever mesh the learner's config has; nothing of training is there."""
     out = tmp_path / "found.json"
