@@ -28,6 +28,7 @@ def picture_config() -> ConfigDict:
     config.rl.entropy_coef = 0.001
     config.rl.old_logprobs = "recompute"
     config.train.group_size = 8
+    config.engine.prefill_chunk = 0
     config.batch.rows = 8
     config.eval.panel = "test"
     return config

@@ -45,10 +45,12 @@ def tiny_config() -> ConfigDict:
     config.model.remat = "none"
     config.model.unroll = 4
     config.engine.dtype = "float32"
+    config.engine.slots = 128
     config.engine.prefill_buckets = (64, 80)
     config.engine.prefill_rows = (32,)
     config.batch.row_length = 768
     config.batch.rows = 1
+    config.batch.fit_rows = False
     config.batch.logprob_chunk = 4096
     return config
 

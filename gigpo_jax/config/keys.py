@@ -283,7 +283,11 @@ KEYS: dict[str, Key] = {
         one_of("jax", "jax_server", "vllm"),
     ),
     "engine.slots": Key(
-        128, "number of sequences that a host decodes together, spread over its devices", POSITIVE
+        128,
+        "number of sequences that a host decodes together, spread over its devices; auto: 128, or "
+        "less where an iteration has fewer episodes",
+        POSITIVE,
+        auto=True,
     ),
     "engine.tensor": Key(
         0,
@@ -311,7 +315,7 @@ KEYS: dict[str, Key] = {
     "engine.prefill_chunk": Key(
         0,
         "number of tokens in the chunks of prompts, shared ones read once; 0: whole prompts "
-        "in buckets; auto: 32 for conversations",
+        "in buckets; auto: 32, or 0 with engine.prefill_buckets",
         NOT_NEGATIVE,
         auto=True,
     ),
@@ -536,6 +540,11 @@ KEYS: dict[str, Key] = {
         POSITIVE,
     ),
     "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
+    "batch.fit_rows": Key(
+        True,
+        "whether rows are shorter and fewer where the samples of an iteration need less; "
+        "batch.row_length and batch.rows are then limits (docs/performance.md)",
+    ),
     "batch.share_prefixes": Key(
         False,
         "whether shared prefixes of prompts are computed once, in scores and, with "

@@ -15,7 +15,8 @@ from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
 SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
-CONVERSATION_CHUNK = 32  # `engine.prefill_chunk` of conversations; published configs have it too
+CHUNK = 32  # `engine.prefill_chunk`; published configs have it too
+FEWEST_SLOTS = 16  # of `engine.slots`: below, a step takes CPUs as long
 SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 
 
@@ -157,6 +158,7 @@ def _fill_defaults(config: ConfigDict) -> None:
     if rl.importance_correction == "masked_mean":
         defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
     defaults["eval.trials"] = find_agent(config.agent).trials
+    defaults["engine.slots"] = _default_slots(config)
     defaults |= _prefill_defaults(config)
     for name, key in KEYS.items():
         if value_of(config, name) is None:
@@ -166,8 +168,23 @@ def _fill_defaults(config: ConfigDict) -> None:
     _choose_logprobs(config, defaults)
 
 
+def _default_slots(config: ConfigDict) -> int:
+    """Chooses the number of slots for an iteration's episodes.
+
+    It is a power of two.
+    """
+    train = config.train
+    # Each step computes all slots, also those without a request.
+    rollouts = train.max_staleness + 1 if train.inflight else 1
+    episodes = train.groups * train.group_size * rollouts
+    slots = FEWEST_SLOTS
+    while slots < min(episodes, KEYS["engine.slots"].default):
+        slots *= 2
+    return slots
+
+
 def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
-    """Returns the engine's defaults for prompts that continue earlier ones."""
+    """Returns defaults for prompts that share or continue texts."""
     engine = config.engine
     if engine.name == "vllm":
         return {}
@@ -184,7 +201,7 @@ def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
         # Buckets are for whole prompts, and chunks are read in calls of one size.
         in_chunks = not engine.prefill_buckets and len(engine.prefill_rows) == 1
         limit = config.sampling.max_prompt_tokens
-        chunk = min(CONVERSATION_CHUNK, limit) if is_chat and in_chunks else 0
+        chunk = min(CHUNK, limit) if in_chunks else 0
     keep_responses = chunk > 0 and (is_chat or has_program)
     return {"engine.prefill_chunk": chunk, "engine.keep_responses": keep_responses}
 

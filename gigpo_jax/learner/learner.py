@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import writes_summaries
-from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
@@ -19,6 +19,7 @@ from gigpo_jax.learner.kl_penalty import subtract_kl
 from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer, make_objective
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.programs import policy_programs, start_state
+from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import (
     Sample,
     episode_weights,
@@ -265,8 +266,7 @@ class Learner:
             batches += make_minibatches(
                 samples,
                 steps=config.train.minibatch,
-                row_length=config.batch.row_length,
-                rows=local_rows(self._mesh, config.batch.rows),
+                **row_settings(config, self._mesh),
                 # A generator for each epoch, not one for the run: a resumed run has no state of a
                 # generator and still shuffles in the same way.
                 rng=np.random.default_rng((config.seed, iteration, epoch)),

@@ -21,9 +21,24 @@ import jax
 import numpy as np
 
 from gigpo_jax.learner.packed_images import add_images
-from gigpo_jax.learner.rows import TextPlacement, pack_rows, place_texts, response_capacity
+from gigpo_jax.learner.rows import (
+    RowFit,
+    TextPlacement,
+    choose_shape,
+    pack_rows,
+    place_texts,
+    response_capacity,
+    row_lengths,
+    rows_at_once,
+)
 from gigpo_jax.learner.samples import Sample, join_continuations
-from gigpo_jax.learner.trees import count_distinct_tokens, grow_trees, order_texts, separate_trees
+from gigpo_jax.learner.trees import (
+    Tree,
+    count_distinct_tokens,
+    grow_trees,
+    order_texts,
+    separate_trees,
+)
 from gigpo_jax.models.attention import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
@@ -147,6 +162,7 @@ def make_minibatches(
     longest: int = 0,
     longest_tree: int = 0,
     groups: Sequence[int] | None = None,
+    fit: RowFit | None = None,
 ) -> list[StepBatch]:
     """All minibatches of `stream_minibatches` at once."""
     batches = stream_minibatches(
@@ -160,6 +176,7 @@ def make_minibatches(
         longest=longest,
         longest_tree=longest_tree,
         groups=groups,
+        fit=fit,
     )
     return list(batches)
 
@@ -176,6 +193,7 @@ def stream_minibatches(
     longest: int = 0,
     longest_tree: int = 0,
     groups: Sequence[int] | None = None,
+    fit: RowFit | None = None,
 ) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps.
 
@@ -200,6 +218,8 @@ def stream_minibatches(
         Nor do texts with images or with experts given.
       groups: task group of each sample; the steps of a group stay together, up to those of a
         minibatch. None: single segments are dealt.
+      fit: limits of rows whose shape follows the samples, where that saves much; `row_length` is
+        then the largest length. None: all rows have `row_length`. No effect with images and trees.
 
     Returns:
       Minibatches of host arrays, all of the same shapes; each is filled when its turn comes.
@@ -220,14 +240,17 @@ def stream_minibatches(
         sum(responses),
         max(responses, default=0),
         has_images,
+        max((tree.length for tree in trees), default=0),
         *max(((routes.shape[1], routes.itemsize) for routes in sample_routes), default=(0, 0)),
     ]
     # Totals over all hosts decide the shapes: each host has to compile and run the same programs.
     numbers = gather(np.array(local_numbers, np.int64))
     all_steps, all_tokens, all_responses = numbers[:, :3].sum(0).tolist()
     longest_response = int(numbers[:, 3].max())
+    has_images = bool(numbers[:, 4].any())
+    route_width, route_bytes = numbers[:, 6:].max(0).tolist()
     # A tree has one array of images and of experts for what its texts share.
-    has_trees = longest_tree > 0 and not numbers[:, 4:].any()
+    has_trees = longest_tree > 0 and not has_images and not route_width
     if rng is None:
         order = order_texts([[samples[i] for i in members] for members in segments])
         segments = [segments[index] for index in order]
@@ -242,35 +265,78 @@ def stream_minibatches(
     if has_trees:
         distinct_tokens = sum(map(count_distinct_tokens, minibatches))
         all_tokens = int(gather(np.array([distinct_tokens], np.int64)).sum())
-    capacity = response_capacity(all_tokens, all_responses, longest_response, row_length)
+
+    def pack(length: int) -> _Packing:
+        capacity = response_capacity(all_tokens, all_responses, longest_response, length)
+        trees = [
+            grow_trees(texts, longest_tree, capacity) if has_trees else separate_trees(texts)
+            for texts in minibatches
+        ]
+        return _pack_trees(trees, length, capacity, gather)
+
+    packing = pack(row_length)
+    if fit is not None and not has_images and not has_trees:
+        shapes = [(row_length, rows)]
+        packings = [packing]
+        lengths = row_lengths(int(numbers[:, 5].max()), row_length)
+        packings += [packing if length == row_length else pack(length) for length in lengths]
+        shapes += [
+            (length, rows_at_once(fit, length, int(fitted.row_counts.max())))
+            for length, fitted in zip(lengths, packings[1:], strict=True)
+        ]
+        chosen = choose_shape(shapes, np.stack([fitted.row_counts for fitted in packings]))
+        packing = packings[chosen]
+        row_length, rows = shapes[chosen]
+    counts = (-(-packing.row_counts // rows)).tolist()
+    needed = max(counts)
+    if longest and not has_images:
+        needed = max(needed, most_microbatches(steps, len(numbers), longest, row_length, rows))
+    stored = stored_microbatches(needed)
+    shape = BatchShape(
+        stored, rows, row_length, packing.capacity, route_width, route_bytes, has_trees
+    )
+    # A generator: supervised training fills one minibatch at a time.
+    batches = (
+        _fill_batch(places, shape, max(count, 1), fields)
+        for places, count in zip(packing.placements, counts, strict=True)
+    )
+    if has_images:
+        return add_images(batches, packing.placements, shape[:3], gather)
+    return batches
+
+
+class _Packing(NamedTuple):
+    """Minibatches packed into rows of one length.
+
+    Attributes:
+      placements: places of the texts of each minibatch.
+      row_counts: [minibatches] i64, rows of each on the host with the most.
+      capacity: C.
+    """
+
+    placements: list[list[TextPlacement]]
+    row_counts: np.ndarray
+    capacity: int
+
+
+def _pack_trees(
+    minibatches: Sequence[Sequence[Tree]], row_length: int, capacity: int, gather: Gather
+) -> _Packing:
+    """Packs the trees of each minibatch into rows.
+
+    The rows have T = `row_length` tokens.
+    """
     placements = []
-    local_counts = []
-    for texts in minibatches:
-        trees = separate_trees(texts)
-        if has_trees:
-            trees = grow_trees(texts, longest_tree, capacity)
+    row_counts = []
+    for trees in minibatches:
         lengths = np.array([tree.length for tree in trees], np.int64)
         losses = np.array([tree.responses for tree in trees], np.int64)
         packed_rows = pack_rows(lengths, losses, row_length, capacity)
         placements.append(place_texts(trees, packed_rows))
-        local_counts.append(-(-len(packed_rows) // rows))
+        row_counts.append(len(packed_rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
-    counts = gather(np.array(local_counts, np.int64)).max(0).tolist()
-    needed = max(counts)
-    if longest and not numbers[:, 4].any():
-        needed = max(needed, most_microbatches(steps, len(numbers), longest, row_length, rows))
-    stored = stored_microbatches(needed)
-    route_width, route_bytes = numbers[:, 5:].max(0).tolist()
-    shape = BatchShape(stored, rows, row_length, capacity, route_width, route_bytes, has_trees)
-    # A generator: supervised training fills one minibatch at a time.
-    batches = (
-        _fill_batch(places, shape, max(count, 1), fields)
-        for places, count in zip(placements, counts, strict=True)
-    )
-    if numbers[:, 4].any():
-        return add_images(batches, placements, shape[:3], gather)
-    return batches
+    return _Packing(placements, gather(np.array(row_counts, np.int64)).max(0), capacity)
 
 
 def _join_groups(

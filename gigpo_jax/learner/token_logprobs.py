@@ -15,8 +15,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, longest_sample
 from gigpo_jax.policy import Policy, forward_function, longest_tree, shares_prefixes
 from gigpo_jax.rl.types import StepBatch
@@ -120,7 +121,7 @@ def make_token_arrays(
       mesh: mesh as from `make_mesh`.
       measured: function as from `over_microbatches`.
     """
-    rows = local_rows(mesh, config.batch.rows)
+    rows = row_settings(config, mesh)
     shares = shares_prefixes(config)
 
     def token_arrays(params: Any, others: Any, samples: Sequence[Sample]) -> list[list[np.ndarray]]:
@@ -131,8 +132,7 @@ def make_token_arrays(
         batches = make_minibatches(
             [replace(x, advantage=first + n, weight=1.0) for n, x in enumerate(samples)],
             steps=config.train.minibatch,
-            row_length=config.batch.row_length,
-            rows=rows,
+            **rows,
             # Any order will do: the numbers put the results back in the order of the samples. In
             # that of tokens, texts that begin alike meet in a minibatch.
             rng=None if shares else np.random.default_rng(0),

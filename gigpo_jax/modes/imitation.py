@@ -8,11 +8,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.learner.finite import FiniteCheck, NotFinite
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packing import packing_stats, stream_minibatches
 from gigpo_jax.learner.programs import start_state
+from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
@@ -169,8 +170,7 @@ class Imitation:
             steps=steps,
             rng=np.random.default_rng(seed),
             gather=all_hosts,
-            row_length=self._config.batch.row_length,
-            rows=local_rows(self._mesh, self._config.batch.rows),
+            **row_settings(self._config, self._mesh),
         )
 
     def _make_update(self, batch: StepBatch, bar: Bar) -> None:

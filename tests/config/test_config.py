@@ -54,7 +54,6 @@ def test_defaults_are_valid_and_locked():
         ("engine.prefill_buckets", (512, 1024), "longer prompts would be lost"),
         ("engine.prefill_buckets", (0, 2048), "each greater than 0"),
         ("engine.prefill_chunk", 4096, "at most sampling.max_prompt_tokens=2048"),
-        ("engine.keep_responses", True, "add --config.engine.prefill_chunk=32, or leave"),
         ("sampling.top_k", 0, "-1"),
         ("sampling.top_k", 20, r"sampling.top_k=-1 in training"),
         ("sampling.top_p", 0.9, r"sampling.top_p=1 and"),
@@ -400,7 +399,7 @@ PROGRAM = {"env.name": "examples.harness.agent:PLAYER", "env.step_timeout_s": 60
 @pytest.mark.parametrize(
     ("changes", "chunk", "keeps"),
     [
-        ({}, 0, False),
+        ({}, 32, False),
         ({"engine.prefill_chunk": 64}, 64, False),
         ({"env.prompt": "chat"}, 32, True),
         ({"env.prompt": "chat_tagged", "engine.prefill_chunk": 64}, 64, True),
@@ -410,7 +409,7 @@ PROGRAM = {"env.name": "examples.harness.agent:PLAYER", "env.step_timeout_s": 60
         ({"env.prompt": "chat", "engine.prefill_rows": (1, 16)}, 0, False),
         ({"env.prompt": "chat", "engine.name": "vllm"}, 0, False),
         ({"env.mix": {"alfworld": {}, "webshop": {"prompt": "chat", "max_steps": 15}}}, 32, True),
-        (PROGRAM, 0, False),
+        (PROGRAM, 32, True),
         (PROGRAM | {"engine.prefill_chunk": 8}, 8, True),
     ],
 )
@@ -421,6 +420,29 @@ def test_conversations_continue_in_their_slots(changes: dict, chunk: int, keeps:
     assert (config.engine.prefill_chunk, config.engine.keep_responses) == (chunk, keeps)
     # A resolved config is resolved again by commands that read it from a run.
     assert resolve(config) == config
+
+
+def test_responses_are_kept_only_with_chunks():
+    config = default_config()
+    config.engine.prefill_chunk, config.engine.keep_responses = 0, True
+    with pytest.raises(InputError, match=r"add --config.engine.prefill_chunk=32, or leave"):
+        resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots"),
+    [
+        ({}, 128),
+        ({"train.groups": 64}, 128),
+        ({"train.groups": 4, "train.group_size": 5}, 32),
+        ({"train.groups": 1, "train.group_size": 6}, 16),
+        ({"train.groups": 1, "train.group_size": 6, "engine.slots": 5}, 5),
+    ],
+)
+def test_an_iteration_of_few_episodes_has_few_slots(changes: dict, slots: int):
+    config = default_config().unlock()
+    config.update_from_flattened_dict(changes)
+    assert resolve(config.lock()).engine.slots == slots
 
 
 def test_several_sizes_of_chunk_calls_are_refused():

@@ -21,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_hosts, global_batch, local_rows
+from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.devices.memory import trained_bytes
 from gigpo_jax.devices.mesh import replicated, with_shardings
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.packing import make_minibatches
+from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.signals.base import (
     ScoredSteps,
     Signal,
@@ -199,8 +200,7 @@ class ImplicitRewards(SavedRewards):
         (batch,) = make_minibatches(
             samples,
             steps=int(all_steps),
-            row_length=config.batch.row_length,
-            rows=local_rows(self._mesh, config.batch.rows),
+            **row_settings(config, self._mesh),
             rng=np.random.default_rng(0),
             gather=all_hosts,
         )
