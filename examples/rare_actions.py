@@ -33,7 +33,7 @@ def rare_actions(columns: StepColumns, *, bonus: float, **settings: Any) -> Adva
 
 RARE_ACTIONS = Algorithm(
     advantages=rare_actions,
-    needs=("action",),
+    columns=("action",),
     settings={
         "bonus": Setting(
             0.1, "bonus of an action that no other step takes in its state", NOT_NEGATIVE

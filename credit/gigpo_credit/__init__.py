@@ -33,16 +33,12 @@ from gigpo_credit.columns import hash_names, make_columns  # noqa: E402
 from gigpo_jax.core.errors import InputError  # noqa: E402
 from gigpo_jax.core.settings import FRACTION, Setting  # noqa: E402
 from gigpo_jax.rl.advantages import CHOICES, Advantages, check_choices  # noqa: E402
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, LESSONS  # noqa: E402
 from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepColumns  # noqa: E402
+from gigpo_jax.rl.types import StepColumns  # noqa: E402
 from gigpo_jax.tools.credit import grades  # noqa: E402
 
 __all__ = ["ALGORITHMS", "InputError", "advantages", "grade"]
 
-# Needs of algorithms that change the loss or prompts: without these, the advantages of their steps
-# are those of other algorithms.
-_OUTSIDE = (*OPTIONAL_FIELDS, FROZEN_TEACHER, LESSONS)
 _GAMMA = Setting(0.95, "discount factor of step returns", FRACTION)
 _STEP_WEIGHT = Setting(1.0, "weight of the step advantage")
 
@@ -96,10 +92,9 @@ def advantages(
     check_choices(**{"normalize": normalize, **switches})
     own_settings = {key: value for key, value in settings.items() if key not in CHOICES}
     known = find_algorithm(algorithm, own_settings)
-    outside = [name for name in known.needs if name in _OUTSIDE]
-    if outside:
+    if known.changes:
         raise InputError(
-            f"needs {', '.join(outside)}, which columns of steps cannot give",
+            f"changes {known.changes}, which columns of steps cannot tell",
             key="algorithm",
             value=algorithm,
             fix="train it with gigpo_jax, or choose another one",
@@ -119,13 +114,13 @@ def advantages(
     if "anchor" not in given:
         given["anchor"] = hash_names(range(rows), {})
     values = {key: setting.default for key, setting in known.settings.items()} | own_settings
-    if "next_anchor" in known.needs and "next_anchor" not in given:
+    if "next_anchor" in known.columns and "next_anchor" not in given:
         given["next_anchor"] = _next_rows(given)
-    if "truncated" in known.needs and values.get("truncation") == "end":
+    if "truncated" in known.columns and values.get("truncation") == "end":
         # The column is not read then.
         given.setdefault("truncated", np.zeros(rows, bool))
-    for name in known.needs:
-        if name in OPTIONAL_COLUMNS and name not in given:
+    for name in known.columns:
+        if name not in given:
             raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")
     function = _compile(
         algorithm, preset, gamma, step_weight, normalize, tuple(sorted(settings.items()))

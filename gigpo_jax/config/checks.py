@@ -1,23 +1,24 @@
 """Checks of a whole config that need neither devices nor files."""
 
 import math
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import KEYS, value_of
+from gigpo_jax.config.requirements import LOOPBACK, host_of, require, require_default, require_urls
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.agents import find_agent
-from gigpo_jax.env_bridge.conversations import CHAT, Conversation
+from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.env_bridge.lessons import shows_lessons
-from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, shows_plans
+from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, shows_plans
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, LESSONS, is_served
 from gigpo_jax.rl.algorithms import BASE, check_fixed_point, find_algorithm
 from gigpo_jax.rl.ratios import MASKS
+from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
-TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
-LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 MAX_VLLM_RANK = 512  # largest rank of an adapter that vLLM serves
 
 # Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
@@ -46,29 +47,12 @@ def check_config(config: ConfigDict, trains: bool) -> None:
         with mix.name_member_keys(label):
             _check_environment(member, config)
             _check_harness(member, config)
-            _check_needs(member)
+            _check_algorithm(member, config)
     if not mix.writes_summaries(config):
         reader = "env.context=drop_oldest without env.plan=strategy"
-        _require_default(config, "sampling.max_summary_tokens", reader)
-    if config.env.mix:
-        needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
-        reason = "it reads the known answers of one environment"
-        require(
-            "answer_logprob" not in needs,
-            config,
-            "rl.algorithm",
-            reason,
-            "leave env.mix out, or choose another rl.algorithm",
-        )
+        require_default(config, "sampling.max_summary_tokens", reader)
     _check_agent(config, trains)
     _check_critic(config)
-
-
-def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = "") -> None:
-    """Raises an InputError about a key unless the condition holds."""
-    if not holds:
-        value = repr(value_of(config, name))
-        raise InputError(reason, key=f"config.{name}", value=value, fix=fix)
 
 
 def _check_groups(config: ConfigDict) -> None:
@@ -76,19 +60,12 @@ def _check_groups(config: ConfigDict) -> None:
     if train.group_size == 1:
         algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
         # A wrapper's critic gives rewards, which its base compares.
-        whitens = algorithm.needs_critic and BASE not in algorithm.settings
+        whitens = algorithm.critic_values > 0 and BASE not in algorithm.settings
         require(
             config.rl.normalize == "mean" or whitens,
             config,
             "train.group_size",
             "a group of one has no standard deviation",
-            "use at least 2 (published: 8)",
-        )
-        require(
-            "implicit_reward" not in algorithm.needs,
-            config,
-            "train.group_size",
-            f"{config.rl.algorithm} compares won with lost episodes of a task",
             "use at least 2 (published: 8)",
         )
         require(
@@ -109,7 +86,8 @@ def _check_groups(config: ConfigDict) -> None:
             "keep at least 2, which are compared",
         )
     _check_forks(config)
-    _check_strategies(config)
+    if "strategy" not in find_algorithm(config.rl.algorithm, config.rl.settings).columns:
+        require_default(config, "train.strategy_episodes", f"rl.algorithm={config.rl.algorithm}")
     _check_experience(config)
 
 
@@ -117,28 +95,13 @@ def _check_experience(config: ConfigDict) -> None:
     """Checks a library of lessons, apart from its environments."""
     train = config.train
     if not train.experience:
-        _require_default(config, "train.experience_capacity", "train.experience=0")
+        require_default(config, "train.experience_capacity", "train.experience=0")
         return
     reason = "lessons of an iteration are in the prompts of the next one"
     fix = "use train.max_staleness=0"
     require(not train.max_staleness, config, "train.experience", reason, fix)
     reason = f"agent={config.agent} has prompts of its own"
     require(config.agent == "plain", config, "train.experience", reason, "use agent=plain")
-
-
-def _check_strategies(config: ConfigDict) -> None:
-    """Checks groups of strategies and of their episodes."""
-    size = config.train.group_size
-    episodes = config.train.strategy_episodes
-    name = config.rl.algorithm
-    key = "train.strategy_episodes"
-    if "strategy" not in find_algorithm(name, config.rl.settings).needs:
-        _require_default(config, key, f"rl.algorithm={name}")
-        return
-    reason = "each strategy has as many episodes"
-    require(size % episodes == 0, config, key, reason, f"a divisor of train.group_size={size}")
-    reason = "episodes of one strategy are compared, and strategies of one task"
-    require(1 < episodes < size, config, key, reason, "such as 8 with train.group_size=32")
 
 
 def _check_forks(config: ConfigDict) -> None:
@@ -156,9 +119,9 @@ def _check_forks(config: ConfigDict) -> None:
             f"use {algorithm.fork_choice}",
         )
     if not train.earlier_starts:
-        _require_default(config, "train.earlier_states", "train.earlier_starts=0")
+        require_default(config, "train.earlier_states", "train.earlier_starts=0")
     if not train.forks:
-        _require_default(config, "train.fork_choice", "train.forks=0")
+        require_default(config, "train.fork_choice", "train.forks=0")
         return
     # States are compared, or whole episodes.
     fewest = 1 if algorithm.fork_choice else 2
@@ -389,22 +352,12 @@ def _check_loss(config: ConfigDict) -> None:
         # A key without an effect is refused: the user expects one.
         require(rl.kl_in == "loss", config, "rl.kl_in", reason, "leave it out")
     if "hoelder" not in rl.ratio:
-        _require_default(config, "rl.hoelder_first", f"rl.ratio={rl.ratio}")
-        _require_default(config, "rl.hoelder_last", f"rl.ratio={rl.ratio}")
+        require_default(config, "rl.hoelder_first", f"rl.ratio={rl.ratio}")
+        require_default(config, "rl.hoelder_last", f"rl.ratio={rl.ratio}")
     if rl.importance_correction == "none":
-        _require_default(config, "rl.importance_cap", "rl.importance_correction=none")
+        require_default(config, "rl.importance_cap", "rl.importance_correction=none")
     if rl.anchor_match != "similar":
-        _require_default(config, "rl.similarity", f"rl.anchor_match={rl.anchor_match}")
-
-
-def _require_default(config: ConfigDict, name: str, reader: str) -> None:
-    """Raises an InputError for a set key without effect.
-
-    The key has an effect with another setting only.
-    """
-    # Its value and not its presence: a resolved config has every key.
-    is_default = value_of(config, name) == KEYS[name].default
-    require(is_default, config, name, f"not read by {reader}", "leave it out")
+        require_default(config, "rl.similarity", f"rl.anchor_match={rl.anchor_match}")
 
 
 def _check_engine(config: ConfigDict) -> None:
@@ -449,8 +402,8 @@ def _check_servers(config: ConfigDict) -> None:
         fix = "start gigpo engine, and name its address"
         require(is_vllm, config, "engine.urls", reason, fix)
         return
-    _check_urls(config, "engine.urls")
-    hosts = {_host_of(url.strip()) for url in engine.urls.split(",")}
+    require_urls(config, "engine.urls")
+    hosts = {host_of(url.strip()) for url in engine.urls.split(",")}
     require(
         engine.weights_dir != "" or hosts <= LOOPBACK or not is_vllm,
         config,
@@ -458,23 +411,6 @@ def _check_servers(config: ConfigDict) -> None:
         "vLLM servers on other machines take weights from a shared folder",
         "name their --weights-dir (GIGPO_WEIGHTS_DIR)",
     )
-
-
-def _host_of(url: str) -> str:
-    address = url.partition("://")[2]
-    host, _, port = address.rpartition(":")
-    return host if port.isdigit() else address
-
-
-def _check_urls(config: ConfigDict, name: str) -> None:
-    urls = [url.strip() for url in value_of(config, name).split(",")]
-    for url in urls:
-        host = url.removeprefix("http://").removeprefix("https://")
-        # Nothing after host and port: paths of requests are joined to it. Nothing secret either:
-        # the config is saved and printed.
-        is_url = host != url and host != "" and "@" not in host and not set(host) & set("/?# ")
-        require(is_url, config, name, f"{url!r} is not like http://host:port")
-    require(len(set(urls)) == len(urls), config, name, "names a server twice")
 
 
 def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
@@ -517,7 +453,7 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "give both, or leave both out",
     )
     if not env.resample_turns:
-        _require_default(config, "env.resample_change", "env.resample_turns=0")
+        require_default(config, "env.resample_change", "env.resample_turns=0")
     template = registry.find_style(env.name, env.prompt)
     require(
         not run.train.forks or not isinstance(template, Conversation),
@@ -613,14 +549,10 @@ def _check_unfit(config: ConfigDict, key: str, text: str, fix: str) -> None:
       text: What they are, for the message.
       fix: Advice for the message.
     """
-    unfit = {
-        "tag": f"compares responses by their tags, and {text} has none",
-        "answer_logprob": f"measures what the observation after a step tells, and {text} may "
-        "stand between",
-    }
-    needs = find_algorithm(config.rl.algorithm, config.rl.settings).needs
-    for need, reason in unfit.items():
-        require(need not in needs, config, key, f"{config.rl.algorithm} {reason}", fix)
+    name = config.rl.algorithm
+    for signal in _algorithm_signals(config):
+        reason = signal.reads_steps_alone.format(text)
+        require(not reason, config, key, f"{name} {reason}", fix)
 
 
 def _check_plans(config: ConfigDict, run: ConfigDict, *, can_show: bool) -> None:
@@ -743,88 +675,36 @@ def _check_agent(config: ConfigDict, trains: bool) -> None:
         )
 
 
-def _check_needs(config: ConfigDict) -> None:
-    """Checks that the environment gives what the algorithm needs."""
-    name = config.rl.algorithm
-    algorithm = find_algorithm(name, config.rl.settings)
-    needs = algorithm.needs
-    environment = registry.spec(config.env.name)
-    # An algorithm may compare only past steps that the policy has seen.
-    if "history" in needs:
-        history = config.env.history
-        reason = "more past steps than a prompt shows"
-        require(
-            config.rl.settings.history <= history,
-            config,
-            "rl.settings.history",
-            reason,
-            f"at most env.history={history}",
-        )
+def _algorithm_signals(config: ConfigDict) -> list[Any]:
+    """The classes of the signals that the algorithm of a config names."""
+    names = find_algorithm(config.rl.algorithm, config.rl.settings).signals
+    # By name: only a run whose algorithm has signals imports the learner for its checks.
+    return [load_reference(name, key="config.rl.algorithm") for name in names]
+
+
+def _check_algorithm(config: ConfigDict, run: ConfigDict) -> None:
+    """Checks that an environment gives what the algorithm needs."""
+    algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
     for setting, declared in algorithm.settings.items():
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
     check_fixed_point(config.rl.settings, config.rl.gamma)
-    template = registry.find_style(config.env.name, config.env.prompt)
-    if isinstance(template, Conversation):
-        adds_hindsight = "hindsight_logprob" in needs
-        adds_hindsight |= "teacher" in needs and FROZEN_TEACHER not in needs
-        require(
-            not adds_hindsight,
-            config,
-            "env.prompt",
-            f"{name} adds a text to prompts of single steps",
-            "use full, or another that is no conversation",
-        )
-    if FROZEN_TEACHER in needs and is_served(config.rl.settings.teacher):
-        _check_urls(config, "rl.settings.teacher")
-        require(
-            config.sampling.temperature == 1,
-            config,
-            "sampling.temperature",
-            "servers of rl.settings.teacher score at temperature 1",
-            "use 1.0, or a teacher from a folder",
-        )
-    if "tag" in needs:
-        reason = f"{name} compares responses by their tags"
-        require(
-            config.env.prompt in TAGGED,
-            config,
-            "env.prompt",
-            reason,
-            f"use {TAGGED[0]}, in which prompts ask for them",
-        )
-    if "plan_start" in needs:
-        reason = f"{name} learns from subgoals"
-        require(config.env.plan == SUBGOAL, config, "env.plan", reason, f"use {SUBGOAL}")
-    if LESSONS in needs:
-        reason = f"{name} shows lessons of earlier episodes"
-        fix = "use 5, or another number of iterations without them"
-        require(config.train.experience > 0, config, "train.experience", reason, fix)
-    if "belief" in needs:
-        reason = f"{name} compares stated beliefs"
-        require(config.env.plan == BELIEF, config, "env.plan", reason, f"use {BELIEF}")
-    if "strategy" in needs:
-        reason = f"{name} compares strategies"
-        require(config.env.plan == STRATEGY, config, "env.plan", reason, f"use {STRATEGY}")
-    if "answer_logprob" in needs:
-        reason = f"{name} needs tasks with a known answer"
-        require(
-            environment.answer_prefix != "",
-            config,
-            "env.name",
-            reason,
-            "use the environment search, which has them",
-        )
-    if "action_mask" in needs:
-        reason = f"its responses have no tags around the action, which {name} needs"
-        require(bool(environment.action_tags), config, "env.name", reason, "choose another")
+    if algorithm.check:
+        load_reference(algorithm.check, key="config.rl.algorithm")(config)
+    signals = _algorithm_signals(config)
+    filled = {name for signal in signals for name in signal.columns}
+    for name in {*algorithm.columns} - {*COLUMNS_OF_STEPS} - filled:
+        require(False, config, "rl.algorithm", f"no signal of it fills its column {name}")
+    for signal in signals:
+        if signal.is_needed(config):
+            signal.check(config, run)
 
 
 def _check_critic(config: ConfigDict) -> None:
     critic = config.critic
     name = config.rl.algorithm
-    if not find_algorithm(name, config.rl.settings).needs_critic:
+    if not find_algorithm(name, config.rl.settings).critic_values:
         reason = f"not used, because {name} has no critic"
         # All keys of the section: none of them would be read.
         for key in KEYS:

@@ -6,8 +6,9 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.checks import SENSITIVE, check_config, require
+from gigpo_jax.config.checks import SENSITIVE, check_config
 from gigpo_jax.config.keys import KEYS, MOVED, REMOVED, find_section, flatten, value_of
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import Conversation
@@ -154,7 +155,7 @@ def _fill_defaults(config: ConfigDict) -> None:
 
     defaults = {f"rl.{name}": value for name, value in algorithm.defaults.items()}
     defaults |= {f"rl.{name}": value for name, value in algorithm.fixed.items()}
-    defaults["critic.kind"] = "model" if algorithm.needs_critic else "none"
+    defaults["critic.kind"] = "model" if algorithm.critic_values else "none"
     if rl.importance_correction == "masked_mean":
         defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
     defaults["eval.trials"] = find_agent(config.agent).trials

@@ -52,7 +52,7 @@ def step_credit(
       Metrics of all hosts, with `env.mix` also of each environment; the credit of this host's
       steps.
     """
-    needs = config_algorithm(config).needs
+    needs = config_algorithm(config).columns
     if config.train.forks:
         needs = (*needs, "forked")
     if writes_summaries(config):

@@ -28,7 +28,7 @@ from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_fu
 from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.types import PLAN_VALUES, StepBatch
+from gigpo_jax.rl.types import StepBatch
 
 HEAD = "value_head"
 FOLDER = "critic"  # in an exported folder
@@ -134,7 +134,7 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
 
 def value_count(config: ConfigDict) -> int:
     """Number of values a token of the critic."""
-    return len(PLAN_VALUES) if "plan_value" in config_algorithm(config).needs else 1
+    return config_algorithm(config).critic_values
 
 
 def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:

@@ -69,7 +69,7 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `past`, `won`,
-        `truncated`, `forked`, `summary`, `strategy`, `executable` and `task_type`; other names are
+        `truncated`, `forked`, `summary`, `executable` and `task_type`; other names are
         ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
@@ -113,8 +113,6 @@ def step_columns(
         columns["executable"] = np.array(is_executable, bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
-    if "strategy" in needs:
-        columns["strategy"] = np.array([s.strategy for s in steps], np.int32)
     if "task_type" in needs:
         # Types of two environments of a mix are two types, whatever their names.
         columns["task_type"] = _hash_texts([f"{s.environment}/{s.type}" for s in steps])

@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from gigpo_jax.core.settings import FRACTION, Rule, Setting
+from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.gigpo import gigpo
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS
 
-# Names that `Algorithm.needs` may have. The learner's signals fill optional columns and fields of
-# batches. "text_critic": the text critic fills the column `value`. "history": a prompt shows at
-# least as many past steps as the setting `history`. The field "teacher" holds scores of a copy of
-# the policy; with `FROZEN_TEACHER`, those of the model that the setting `teacher` names.
-FROZEN_TEACHER = "frozen_teacher"
-LESSONS = "lessons"  # prompts that show lessons of earlier episodes
-NEEDS = (*OPTIONAL_COLUMNS, *OPTIONAL_FIELDS, "text_critic", "history", FROZEN_TEACHER, LESSONS)
+CRITIC = "gigpo_jax.learner.signals.critic:Critic"
+ACTION_SPANS = "gigpo_jax.learner.signals.action_spans:ActionSpans"
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -32,23 +26,37 @@ class Algorithm:
 
     Attributes:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.
-      needs: Some of `NEEDS`; the learner computes nothing else.
+      columns: Names of the optional columns that it reads.
+      signals: "module:class" of each `learner.signals.base.Signal` that fills columns or fields of
+        batches for it; the learner computes nothing else.
+      critic_values: Number of values that a critic beside the policy estimates at a place; 0: it
+        needs none. The targets come with the advantages.
+      gives_tokens: Whether its advantages are of tokens.
+      changes: What it changes beside advantages, such as prompts; "": nothing.
+      is_graded: Whether its advantages of steps say something without these changes.
+      check: "module:function" that checks the config of an environment and raises InputError.
       settings: Settings that it alone has, `rl.settings` in the config, by name.
       fixed: Settings under `rl` without which it would be another algorithm; other values are
         refused.
       defaults: Defaults of settings under `rl`; values that the user gives win.
       token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32,
-        greater than 0: weights of the response's tokens in the loss; needs "action_mask". None: all
-        are 1.
+        greater than 0: weights of the response's tokens in the loss; needs the signal
+        `ACTION_SPANS`. None: all are 1.
       token_advantages: Function of `LossSettings`, with its own settings as keywords; needs
-        "teacher". The action mask is None unless it needs "action_mask" too.
+        a signal that fills the field `teacher`. The action mask is None without `ACTION_SPANS`.
       takes_forks: Whether its statistics of episodes leave forks out (docs/forks.md).
       fork_choice: Value of train.fork_choice without which it would be another algorithm; "": it
         needs no forks.
     """
 
     advantages: Callable[..., Advantages] = gigpo
-    needs: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    critic_values: int = 0
+    gives_tokens: bool = False
+    changes: str = ""
+    is_graded: bool = True
+    check: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -57,27 +65,7 @@ class Algorithm:
     takes_forks: bool = False
     fork_choice: str = ""
 
-    @property
-    def needs_critic(self) -> bool:
-        """True if a column holds a critic's values with targets.
 
-        The targets come with the advantages.
-        """
-        # The text critic learns on the host and fills the column `value` too, but has no
-        # update on devices.
-        needs_values = not {"value", "token_value", "plan_value"}.isdisjoint(self.needs)
-        return needs_values and "text_critic" not in self.needs
-
-
-def is_served(teacher: str) -> bool:
-    """Whether the setting `teacher` names servers and no model folder."""
-    return teacher.startswith(("http://", "https://"))
-
-
-MODEL = Rule(
-    "a model folder, ORG/NAME of the Hub, or vLLM servers as http://host:port",
-    lambda value: value != "",
-)
 NO_STEP = {"step_weight": 0.0}
 # Each response counts once, as its ratio does. The authors' losses have no dual clip.
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.rl.advantages import CHOICES, Advantages
-from gigpo_jax.rl.algorithm_types import BASE, NEEDS, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
 from gigpo_jax.rl.types import StepColumns
 
 # The switches on which published implementations differ; docs/algorithm.md explains them.
@@ -56,7 +56,7 @@ ALGORITHMS: ReferenceTable[Algorithm] = ReferenceTable(
         "empg": "gigpo_jax.methods.empg:METHOD",
         "repeat_discount": "gigpo_jax.rl.repeat_discount:METHOD",
         "response_weight": "gigpo_jax.methods.response_weight:METHOD",
-        "serl": "gigpo_jax.rl.serl:METHOD",
+        "serl": "gigpo_jax.methods.serl:METHOD",
         "opd": "gigpo_jax.methods.opd:METHOD",
         "rlvmr": "gigpo_jax.methods.rlvmr:METHOD",
         "oprl": "gigpo_jax.methods.oprl:METHOD",
@@ -93,7 +93,7 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     Raises:
       InputError: The algorithm or a setting does not exist, or a value is not allowed.
     """
-    algorithm = _find_known(name, "config.rl.algorithm")
+    algorithm = find_entry(name, ALGORITHMS, Algorithm, key="config.rl.algorithm")
     # First the base: its settings are names of the wrapper too.
     if BASE in algorithm.settings:
         base = settings.get(BASE, algorithm.settings[BASE].default)
@@ -136,19 +136,18 @@ def check_fixed_point(settings: Mapping[str, Any], gamma: float) -> None:
 def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
     """Joins the fields of a wrapper and its base."""
     key = "config.rl.settings.base"
-    base = _find_known(base_name, key)
+    base = find_entry(base_name, ALGORITHMS, Algorithm, key=key)
     if BASE in base.settings:
         fix = "choose another algorithm"
         raise InputError("a wrapper itself", key=key, value=repr(base_name), fix=fix)
-    # Its advantages are of tokens. A wrapper changes the total of a step, which the
-    # loss would not read.
-    if not {"token_value", "token_part"}.isdisjoint(base.needs):
+    # A wrapper changes the total of a step, which the loss would not read.
+    if base.gives_tokens:
         reason = "has no advantage of steps to change"
         raise InputError(reason, key=key, value=repr(base_name))
     # Steps that are in no loss have no advantage to average or to change.
     if base.fork_choice:
         raise InputError("leaves steps out of the loss", key=key, value=repr(base_name))
-    if "value" in base.needs and wrapper.needs_critic:
+    if "value" in base.columns and wrapper.critic_values:
         raise InputError("has a critic of its own", key=key, value=repr(base_name))
     # The wrapper comes last in each union: where both set something, its value stays.
     return replace(
@@ -157,25 +156,16 @@ def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
         token_weights=wrapper.token_weights or base.token_weights,
         token_advantages=wrapper.token_advantages or base.token_advantages,
         takes_forks=wrapper.takes_forks and base.takes_forks,
-        needs=(*base.needs, *wrapper.needs),
+        columns=(*base.columns, *wrapper.columns),
+        signals=tuple(dict.fromkeys((*base.signals, *wrapper.signals))),
+        critic_values=base.critic_values or wrapper.critic_values,
+        changes=wrapper.changes or base.changes,
+        is_graded=wrapper.is_graded and base.is_graded,
+        check=wrapper.check or base.check,
         settings={**base.settings, **wrapper.settings},
         fixed={**base.fixed, **wrapper.fixed},
         defaults={**base.defaults, **wrapper.defaults},
     )
-
-
-def _find_known(name: str, key: str) -> Algorithm:
-    """Finds an algorithm without its base, and checks its needs."""
-    algorithm = find_entry(name, ALGORITHMS, Algorithm, key=key)
-    unknown_needs = sorted({*algorithm.needs} - {*NEEDS})
-    if unknown_needs:
-        raise InputError(
-            f"needs {', '.join(unknown_needs)}",
-            key=key,
-            value=f'"{name}"',
-            fix=f"there is {', '.join(NEEDS)}",
-        )
-    return algorithm
 
 
 def make_advantages(
@@ -215,7 +205,7 @@ def make_advantages(
         return _accept_no_rows(partial(algorithm.advantages, **keywords))
 
     # The settings of the wrapper are its function's, all others its base's.
-    wrapper = _find_known(name, "config.rl.algorithm")
+    wrapper = find_entry(name, ALGORITHMS, Algorithm, key="config.rl.algorithm")
     wrapper_settings = {key: own_settings.pop(key) for key in wrapper.settings}
     base_name = wrapper_settings.pop(BASE)
     base = make_advantages(base_name, preset, **common, **own_settings)

@@ -79,7 +79,7 @@ def graph_values(
 
 METHOD = Algorithm(
     advantages=graph_values,
-    needs=("truncated",),
+    columns=("truncated",),
     settings={
         # 0: a longer sum of differences brings back the noise of the episode's own future.
         "lam": Setting(0.0, "lambda of GAE on the values of states", FRACTION),

@@ -8,7 +8,7 @@ from jax import Array
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.algorithm_types import LAM, PER_TOKEN, WHITENED, Algorithm
+from gigpo_jax.rl.algorithm_types import CRITIC, LAM, PER_TOKEN, WHITENED, Algorithm
 from gigpo_jax.rl.gae import Gae, last_tokens, response_mask, token_gae, whiten
 from gigpo_jax.rl.types import StepColumns
 
@@ -55,5 +55,12 @@ def whiten_tokens(estimates: Gae, mask: Array) -> Advantages:
 
 # PPO as verl-agent trains the baseline of the GiGPO paper.
 METHOD = Algorithm(
-    ppo, needs=PER_TOKEN, settings={"lam": LAM}, fixed=WHITENED, defaults={"gamma": 1.0}
+    ppo,
+    columns=PER_TOKEN,
+    signals=(CRITIC,),
+    critic_values=1,
+    gives_tokens=True,
+    settings={"lam": LAM},
+    fixed=WHITENED,
+    defaults={"gamma": 1.0},
 )

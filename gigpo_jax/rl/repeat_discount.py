@@ -54,7 +54,7 @@ def repeat_discount(
 
 METHOD = Algorithm(
     advantages=repeat_discount,
-    needs=("action",),
+    columns=("action",),
     settings={
         BASE: BASE_GRPO,
         # Both factors are those of DPEPO.

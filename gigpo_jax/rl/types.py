@@ -177,6 +177,16 @@ class StepColumns:
     token_part: Any = None
 
 
-# Fields of `StepBatch` that are filled only for algorithms that need them.
-OPTIONAL_FIELDS = ("action_mask", "clip_scale", "teacher")
 OPTIONAL_COLUMNS = tuple(field.name for field in fields(StepColumns) if field.default is None)
+# Optional columns that steps give without a signal.
+COLUMNS_OF_STEPS = (
+    "action",
+    "next_anchor",
+    "past",
+    "won",
+    "truncated",
+    "forked",
+    "summary",
+    "executable",
+    "task_type",
+)

@@ -9,9 +9,9 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.known_answers import KnownAnswers
-from gigpo_jax.learner.signals.tags import tag_columns
 from gigpo_jax.learner.token_logprobs import TokenLogprobs
+from gigpo_jax.methods.igpo.known_answers import KnownAnswers
+from gigpo_jax.methods.rlvmr.tags import tag_columns
 from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 

@@ -1,63 +1,42 @@
 """The table of signals: what each algorithm gets, and that nothing is computed twice."""
 
 import dataclasses
-import pathlib
-import re
 
 import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-import gigpo_jax
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, longest_sample
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
-from gigpo_jax.learner.signals.belief_grades import BeliefGrades
-from gigpo_jax.learner.signals.clip_scales import ClipScales
 from gigpo_jax.learner.signals.critic import Critic
-from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
-from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
-from gigpo_jax.learner.signals.known_answers import KnownAnswers
-from gigpo_jax.learner.signals.plan_critic import PlanCritic
-from gigpo_jax.learner.signals.plan_parts import PlanParts
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
 from gigpo_jax.learner.signals.table import (
-    SIGNALS,
+    all_signals,
     batch_fields,
     needed_signals,
     signal_bytes,
 )
-from gigpo_jax.learner.signals.tags import Tags
-from gigpo_jax.learner.signals.task_deviations import TaskDeviations
-from gigpo_jax.learner.signals.teacher import Teacher
-from gigpo_jax.learner.signals.text_critic import TextCritic
+from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations
+from gigpo_jax.methods.hcapo.episode_ends import EpisodeEnds
+from gigpo_jax.methods.hiper.plan_critic import PlanCritic
+from gigpo_jax.methods.hiper.plan_parts import PlanParts
+from gigpo_jax.methods.igpo.clip_scales import ClipScales
+from gigpo_jax.methods.igpo.known_answers import KnownAnswers
+from gigpo_jax.methods.oprl.implicit_rewards import ImplicitRewards
+from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
+from gigpo_jax.methods.rlvmr.tags import Tags
+from gigpo_jax.methods.serl.teacher import Teacher
+from gigpo_jax.methods.strata.strategies import Strategies
+from gigpo_jax.methods.text_critic.critic import TextCritic
 from gigpo_jax.models.decoder import PUBLISHED
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, OPTIONAL_FIELDS, StepBatch
-
-PACKAGE = pathlib.Path(gigpo_jax.__file__).parent
-# Needs that no signal fills under their name.
-FROM_STEPS = {
-    "action",
-    "next_anchor",
-    "past",
-    "forked",
-    "won",
-    "truncated",
-    "executable",
-    "summary",
-    "strategy",
-    "task_type",
-    "history",
-    "text_critic",
-    "frozen_teacher",
-    "lessons",
-}
+from gigpo_jax.rl.types import COLUMNS_OF_STEPS, OPTIONAL_COLUMNS, StepBatch
 
 
 def signals_of(algorithm: str) -> list[type[Signal]]:
@@ -67,7 +46,7 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
     config.rl.settings = ConfigDict({name: own_settings[name].default for name in own_settings})
     if "teacher" in own_settings:
         config.rl.settings.teacher = "folder"
-    config.critic.kind = "model" if ALGORITHMS[algorithm].needs_critic else "none"
+    config.critic.kind = "model" if ALGORITHMS[algorithm].critic_values else "none"
     return needed_signals(config)
 
 
@@ -91,6 +70,7 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
         ("serl", [Teacher, ActionSpans]),
         ("response_weight", [ActionSpans]),
         ("a2tgpo", [KnownAnswers, ClipScales]),
+        ("strata", [Strategies]),
     ],
 )
 def test_an_algorithm_gets_the_signals_that_it_needs(
@@ -99,23 +79,18 @@ def test_an_algorithm_gets_the_signals_that_it_needs(
     assert signals_of(algorithm) == expected
 
 
-def test_every_need_of_every_algorithm_is_filled_once() -> None:
+def test_every_column_of_every_algorithm_is_filled_once() -> None:
     for name, algorithm in ALGORITHMS.items():
-        filled = [
-            need
-            for signal in signals_of(name)
-            for need in (*signal.columns, *signal.batch_fields)
-            if need in algorithm.needs
-        ]
-        assert sorted(filled) == sorted({*algorithm.needs} - FROM_STEPS), name
+        filled = [column for signal in signals_of(name) for column in signal.columns]
+        assert len(filled) == len({*filled}), name
+        assert {*algorithm.columns} <= {*filled, *COLUMNS_OF_STEPS}, name
 
 
 def test_columns_and_fields_are_those_of_the_types() -> None:
-    columns = {column for signal in SIGNALS for column in signal.columns}
+    columns = {column for signal in all_signals() for column in signal.columns}
     assert columns <= {*OPTIONAL_COLUMNS}
     fields = {field.name for field in dataclasses.fields(StepBatch)}
-    assert batch_fields(SIGNALS).keys() <= fields
-    assert batch_fields(SIGNALS).keys() >= {*OPTIONAL_FIELDS}
+    assert batch_fields(all_signals()).keys() <= fields
 
 
 def test_a_critic_of_its_own_has_parameters_gradients_and_moments_in_float32() -> None:
@@ -175,17 +150,3 @@ def test_replayed_experts_of_an_iteration() -> None:
         longest=longest_sample(config),
     )
     assert 2 * batch.routes.nbytes == rows * 256 * 384
-
-
-def test_the_table_alone_names_signals() -> None:
-    """So a new one takes its own file, the table and the name of what it computes."""
-    modules = "|".join(signal.__module__.rpartition(".")[2] for signal in SIGNALS)
-    named = re.compile(rf"^from gigpo_jax\.learner\.signals\.({modules}) import", re.MULTILINE)
-    paths = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if named.search(path.read_text())
-    }
-    # Only the critic is a model that users export, and one critic is a case of the other.
-    others = {"modes/export.py", "learner/signals/plan_critic.py"}
-    assert paths == {"learner/signals/table.py", *others}

@@ -8,8 +8,8 @@ import pytest
 
 from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner.signals.text_critic import remaining_returns
 from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.methods.text_critic.critic import remaining_returns
 from gigpo_jax.rl.advantages import gigpo_advantages, order_steps
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.gae import step_gae

@@ -58,7 +58,7 @@ def test_grpo_is_gigpo_without_the_step_part():
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_needs(name):
-    needs = find_algorithm(name).needs
+    needs = find_algorithm(name).columns
     batch = {
         key: x
         for key, x in padded(plan_columns(4)).items()
@@ -80,7 +80,7 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
         hidden[key][~batch["mask"]] = np.nan
     shuffled = total(**{key: x[order] for key, x in hidden.items()})
     np.testing.assert_allclose(shuffled, whole[order], rtol=1e-4, atol=1e-5)
-    for column in {*needs} & {*OPTIONAL_COLUMNS}:
+    for column in needs:
         assert not np.array_equal(
             total(**{column: np.random.default_rng(1).permutation(batch[column])}), whole
         ), column
@@ -97,7 +97,8 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
 
 def test_a_wrapper_takes_over_what_its_base_declares():
     whole = find_algorithm("empg", {"base": "hgpo", "alpha": 2.0, "k": 0.5})
-    assert {*whole.needs} == {"entropy", "history"}
+    assert whole.columns == ("entropy",)
+    assert whole.check == find_algorithm("hgpo").check
     assert {"alpha", "history", "k", "zeta", "base"} <= {*whole.settings}
     assert find_algorithm("salt", {"base": "dapo"}).defaults == find_algorithm("dapo").defaults
     with pytest.raises(InputError, match=r"base='ppo': has no advantage of steps"):

@@ -10,7 +10,8 @@ from gigpo_jax.engines.base import Completion
 from gigpo_jax.env_bridge.plans import plan_parser, read_subgoal
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.pictures import prompt_encoder
@@ -106,8 +107,8 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
     assert metrics["rollout/summaries"] == 4
     tokens = sum(len(step.turn.response_tokens) for step in steps)
     assert metrics["rollout/generated_tokens"] == tokens
-    columns = step_columns(steps, needs=("strategy", "summary"))
-    assert columns.strategy[: len(steps)].tolist() == [step.strategy for step in steps]
+    computed = Strategies().compute_columns(ScoredSteps(steps, (None, None), None))
+    assert computed["strategy"].tolist() == [step.strategy for step in steps]
 
 
 def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:

@@ -1,5 +1,4 @@
-"""Optional signals of algorithms, one file each; `table.SIGNALS` lists them.
+"""Signals of several algorithms; those of one method are in its folder.
 
-A signal is computed only if the algorithm of the run needs it. To add one: write its file here, add
-its class to `table.SIGNALS`, and add the columns or batch fields that it fills to `rl.types`.
+A run computes the signals that its algorithm names, and imports no other.
 """

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
+from gigpo_jax.envs import registry
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
 from gigpo_jax.learner.spans import ActionMask, action_masks
@@ -26,6 +28,14 @@ class ActionSpans(Signal):
     def __init__(self, mask: ActionMask) -> None:
         """Takes a function as from `action_masks`."""
         self.mask = mask
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that responses have tags around the action."""
+        del run
+        reason = f"its responses have no tags around the action, which {config.rl.algorithm} needs"
+        has_tags = bool(registry.spec(config.env.name).action_tags)
+        require(has_tags, config, "env.name", reason, "choose another")
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -1,7 +1,7 @@
 """The interface of an optional signal, and the steps that signals read."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,6 +142,8 @@ class Signal:
       batch_fields: dtype of each field of `StepBatch` that it fills, [M, B, C] arrays; or a pytree
         of dtypes for a pytree of arrays.
       scores_steps: whether the policy scores all steps of an iteration once for it.
+      reads_steps_alone: why an episode must have no turns without a step, such as summaries; "": it
+        may.
       reads_anchors: whether its columns depend on the anchors of the run's environment.
       finite_checks: checks of the updates that it makes.
     """
@@ -150,6 +152,7 @@ class Signal:
     columns: ClassVar[tuple[str, ...]] = ()
     batch_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     scores_steps: ClassVar[bool] = False
+    reads_steps_alone: ClassVar[str] = ""
     reads_anchors: ClassVar[bool] = False
     finite_checks: tuple[FiniteCheck, ...] = ()
 
@@ -159,10 +162,23 @@ class Signal:
         return 0
 
     @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the algorithm's `needs` name a column or field."""
+    def is_needed(cls, config: ConfigDict) -> bool:
+        """Whether a run needs it whose algorithm names it."""
         del config
-        return not needs.isdisjoint({*cls.columns, *cls.batch_fields})
+        return True
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that a run gives what it reads.
+
+        Args:
+          config: config with one environment.
+          run: config of the run, which may have several.
+
+        Raises:
+          InputError: it does not.
+        """
+        del config, run
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

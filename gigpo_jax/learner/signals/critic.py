@@ -4,7 +4,7 @@ It estimates the return before each response token; the estimate at the last pro
 value of the step. `critic_model` has the model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -132,12 +132,6 @@ class Critic(SavedCritic):
     def compile_count(self) -> int:
         """Number of programs compiled for updates."""
         return self._update._cache_size()  # type: ignore[attr-defined]
-
-    @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the algorithm reads values, but not a text critic's."""
-        # The text critic fills the column `value` with `critic.kind=none`.
-        return config.critic.kind != "none" and super().is_needed(config, needs)
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

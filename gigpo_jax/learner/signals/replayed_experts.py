@@ -1,6 +1,5 @@
 """Memory of replayed experts: all minibatches of an iteration are on the devices with them."""
 
-from collections.abc import Set
 from typing import Any, Self
 
 import jax
@@ -19,12 +18,6 @@ from gigpo_jax.policy import Policy
 
 class ReplayedExperts(Signal):
     """Plans the memory of replayed experts; samples carry them."""
-
-    @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether updates replay experts."""
-        del needs
-        return bool(config.model.replay_routes)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -1,4 +1,4 @@
-"""All signals, and what the learner and other rooms ask of those that a run needs."""
+"""The signals of a run, and what the learner and other rooms ask of them."""
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -8,54 +8,35 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.learner.objective import config_algorithm
-from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
-from gigpo_jax.learner.signals.belief_grades import BeliefGrades
-from gigpo_jax.learner.signals.clip_scales import ClipScales
-from gigpo_jax.learner.signals.critic import Critic
-from gigpo_jax.learner.signals.episode_ends import EpisodeEnds
-from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
-from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
-from gigpo_jax.learner.signals.known_answers import KnownAnswers
-from gigpo_jax.learner.signals.plan_critic import PlanCritic
-from gigpo_jax.learner.signals.plan_parts import PlanParts
-from gigpo_jax.learner.signals.policy_scores import PolicyScores
-from gigpo_jax.learner.signals.replayed_experts import ReplayedExperts
-from gigpo_jax.learner.signals.served_teacher import ServedTeacher
-from gigpo_jax.learner.signals.tags import Tags
-from gigpo_jax.learner.signals.task_deviations import TaskDeviations
-from gigpo_jax.learner.signals.teacher import Teacher
-from gigpo_jax.learner.signals.text_critic import TextCritic
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.algorithms import ALGORITHMS, Algorithm
 from gigpo_jax.trajectory import Step
 
-SIGNALS: tuple[type[Signal], ...] = (
-    PolicyScores,
-    Tags,
-    TextCritic,
-    KnownAnswers,
-    EpisodeEnds,
-    TaskDeviations,
-    ImplicitRewards,
-    Critic,
-    PlanParts,
-    PlanCritic,
-    BeliefGrades,
-    Teacher,
-    FrozenTeacher,
-    ServedTeacher,
-    ActionSpans,
-    ClipScales,
-    ReplayedExperts,
-)
+# Of no algorithm: a switch of the model needs it.
+REPLAYED_EXPERTS = "gigpo_jax.learner.signals.replayed_experts:ReplayedExperts"
+
+
+def algorithm_signals(algorithm: Algorithm) -> list[type[Signal]]:
+    """The signals that an algorithm names."""
+    return [load_reference(name, key="config.rl.algorithm") for name in algorithm.signals]
 
 
 def needed_signals(config: ConfigDict) -> list[type[Signal]]:
-    """The signals that the algorithm of a config needs."""
-    needs = frozenset(config_algorithm(config).needs)
-    return [signal for signal in SIGNALS if signal.is_needed(config, needs)]
+    """The signals that a run needs."""
+    signals = algorithm_signals(config_algorithm(config))
+    if config.model.replay_routes:
+        signals.append(load_reference(REPLAYED_EXPERTS, key="config.model.replay_routes"))
+    return [signal for signal in signals if signal.is_needed(config)]
+
+
+def all_signals() -> list[type[Signal]]:
+    """The signals of all algorithms."""
+    signals = [signal for entry in ALGORITHMS.values() for signal in algorithm_signals(entry)]
+    return list(dict.fromkeys(signals))
 
 
 def start_signals(
@@ -70,7 +51,7 @@ def load_signals(
     policy: Policy,
     mesh: jax.sharding.Mesh,
     checkpoints: Path,
-    needs: Set[str] | None = None,
+    columns: Set[str] | None = None,
 ) -> list[Signal]:
     """The signals with columns of a run's newest checkpoint.
 
@@ -79,11 +60,14 @@ def load_signals(
       policy: policy of the run.
       mesh: mesh as from `make_mesh`.
       checkpoints: folder of the run's checkpoints, which need not exist.
-      needs: names to compute columns for; None: those that the algorithm needs.
+      columns: names of the columns to compute, for all algorithms; None: those of the run.
     """
-    names = frozenset(config_algorithm(config).needs if needs is None else needs)
+    if columns is None:
+        signals = needed_signals(config)
+    else:
+        signals = [signal for signal in all_signals() if columns >= {*signal.columns}]
     # A signal without columns has nothing that an evaluation reads.
-    needed = [signal for signal in SIGNALS if signal.columns and signal.is_needed(config, names)]
+    needed = [signal for signal in signals if signal.columns]
     return [signal.load(config, policy, mesh, checkpoints) for signal in needed]
 
 
@@ -98,7 +82,7 @@ def signal_bytes(config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
 def gradable_columns(config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> set[str]:
     """The optional columns that any run can compute."""
     columns: set[str] = set()
-    for signal in SIGNALS:
+    for signal in all_signals():
         if signal.is_gradable(config, policy, steps):
             columns |= {*signal.columns}
     return columns

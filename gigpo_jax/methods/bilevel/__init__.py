@@ -2,17 +2,20 @@
 
 from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.methods.bilevel.advantages import bilevel
-from gigpo_jax.rl.algorithm_types import LAM, PER_TOKEN, WHITENED, Algorithm
+from gigpo_jax.rl.algorithm_types import CRITIC, LAM, PER_TOKEN, WHITENED, Algorithm
 
 # RAGEN (arXiv 2504.20073) and VAGEN, whose scripts have gamma 0.95 from step to step and 1 from
 # token to token.
 METHOD = Algorithm(
     bilevel,
-    needs=PER_TOKEN,
+    columns=PER_TOKEN,
     settings={
         "lam": LAM,
         "token_gamma": Setting(1.0, "discount factor from token to token", FRACTION),
     },
     fixed=WHITENED,
     defaults={"gamma": 0.95},
+    signals=(CRITIC,),
+    critic_values=1,
+    gives_tokens=True,
 )

@@ -4,5 +4,5 @@ from gigpo_jax.methods.carl.advantages import carl
 from gigpo_jax.rl.algorithm_types import DIFFERENCES, Algorithm
 
 METHOD = Algorithm(
-    advantages=carl, needs=("past",), fixed=DIFFERENCES, takes_forks=True, fork_choice="entropy"
+    advantages=carl, columns=("past",), fixed=DIFFERENCES, takes_forks=True, fork_choice="entropy"
 )

@@ -6,7 +6,7 @@ from gigpo_jax.rl.algorithm_types import NO_STEP, Algorithm
 
 METHOD = Algorithm(
     advantages=ema_grpo,
-    needs=("task_deviation",),
+    columns=("task_deviation",),
     settings={
         # Both values are those of the published code.
         "decay": Setting(
@@ -20,4 +20,5 @@ METHOD = Algorithm(
         ),
     },
     fixed=NO_STEP | {"normalize": "mean_std"},
+    signals=("gigpo_jax.methods.ema_grpo.task_deviations:TaskDeviations",),
 )

@@ -4,7 +4,7 @@
 
 with R the return of the episode and sigma_k the column `task_deviation`: the moving deviation of
 the returns of task type k over iterations, this one included
-(`gigpo_jax.learner.signals.task_deviations`). A group in which some |A| is greater than `guard` is
+(`gigpo_jax.methods.ema_grpo.task_deviations`). A group in which some |A| is greater than `guard` is
 divided by its own deviation, of ddof 0, plus 1e-6. So rare and frequent outcomes, and types with
 rewards of other sizes, weigh the same.
 

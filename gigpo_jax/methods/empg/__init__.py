@@ -6,7 +6,7 @@ from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
 
 METHOD = Algorithm(
     advantages=empg,
-    needs=("entropy",),
+    columns=("entropy",),
     settings={
         BASE: BASE_GRPO,
         # k, k_next and zeta are those of a third party's code: the paper's are not known to us.
@@ -20,4 +20,5 @@ METHOD = Algorithm(
         ),
         "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
     },
+    signals=("gigpo_jax.learner.signals.policy_scores:PolicyScores",),
 )

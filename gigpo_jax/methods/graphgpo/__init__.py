@@ -6,7 +6,7 @@ from gigpo_jax.rl.algorithm_types import Algorithm
 
 METHOD = Algorithm(
     advantages=graphgpo,
-    needs=("won",),
+    columns=("won",),
     settings={
         # The value of a third party's code.
         "omega": Setting(

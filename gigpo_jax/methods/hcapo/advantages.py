@@ -10,7 +10,7 @@ when the policy reads the episode's end first (the column `hindsight_logprob`):
                                               0 in place of a negative z(Q) in a successful episode
 
 Our choices: R is the return without penalties, which count in A_E alone; an episode is successful
-if R > 0; a last step is not smoothed. `gigpo_jax.learner.signals.episode_ends` has the scoring pass
+if R > 0; a last step is not smoothed. `gigpo_jax.methods.hcapo.episode_ends` has the scoring pass
 and what the policy reads.
 """
 

@@ -6,7 +6,7 @@ from gigpo_jax.rl.algorithm_types import STEP, Algorithm
 
 METHOD = Algorithm(
     advantages=hgpo,
-    needs=("history",),
+    check="gigpo_jax.methods.hgpo.check:check",
     settings={
         "history": Setting(2, "number of past steps that the deepest level compares", NOT_NEGATIVE),
         "alpha": Setting(1.0, "exponent of the levels' weights", NOT_NEGATIVE),

@@ -9,7 +9,13 @@ from gigpo_jax.rl.algorithm_types import LAM, WHITENED, Algorithm
 # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
 METHOD = Algorithm(
     hiper,
-    needs=("plan_value", "plan_start", "plan_changed", "token_part", "truncated"),
+    columns=(
+        "plan_value",
+        "plan_start",
+        "plan_changed",
+        "token_part",
+        "truncated",
+    ),
     settings={
         "lam": replace(LAM, help="lambda of GAE inside a segment with one subgoal"),
         "segment_lam": Setting(0.95, "lambda of GAE from segment to segment", FRACTION),
@@ -32,4 +38,10 @@ METHOD = Algorithm(
     },
     fixed=WHITENED,
     defaults={"gamma": 1.0},
+    critic_values=3,
+    gives_tokens=True,
+    signals=(
+        "gigpo_jax.methods.hiper.plan_parts:PlanParts",
+        "gigpo_jax.methods.hiper.plan_critic:PlanCritic",
+    ),
 )

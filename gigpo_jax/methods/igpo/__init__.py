@@ -4,12 +4,22 @@ from gigpo_jax.core.settings import FRACTION, NOT_NEGATIVE, Setting
 from gigpo_jax.methods.igpo.advantages import a2tgpo, igpo
 from gigpo_jax.rl.algorithm_types import GAINS, ONE_EACH, Algorithm
 
+ANSWERS = "gigpo_jax.methods.igpo.known_answers:KnownAnswers"
+
 # gamma 1 is the published setting.
-METHOD = Algorithm(advantages=igpo, needs=("answer_logprob",), fixed=GAINS, defaults={"gamma": 1.0})
+METHOD = Algorithm(
+    advantages=igpo,
+    signals=(ANSWERS,),
+    columns=("answer_logprob",),
+    fixed=GAINS,
+    defaults={"gamma": 1.0},
+)
 
 A2TGPO = Algorithm(
     advantages=a2tgpo,
-    needs=("answer_logprob", "clip_scale"),
+    signals=(ANSWERS, "gigpo_jax.methods.igpo.clip_scales:ClipScales"),
+    changes="clips",
+    columns=("answer_logprob",),
     settings={
         # alpha, the clips and the missing KL term are those of a copy of its code.
         "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),

@@ -1,13 +1,23 @@
 """On-policy distillation: a frozen teacher scores every token that the policy sampled."""
 
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Setting
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule, Setting
 from gigpo_jax.methods.opd.advantages import distillation_advantages, opd
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, FROZEN_TEACHER, MODEL, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+
+
+def is_served(teacher: str) -> bool:
+    """Whether the setting `teacher` names servers and no model folder."""
+    return teacher.startswith(("http://", "https://"))
+
+
+MODEL = Rule(
+    "a model folder, ORG/NAME of the Hub, or vLLM servers as http://host:port",
+    lambda value: value != "",
+)
 
 # TCOD's script has no KL term beside the teacher's.
 METHOD = Algorithm(
     advantages=opd,
-    needs=("teacher", FROZEN_TEACHER),
     settings={
         BASE: BASE_GRPO,
         "teacher": Setting(
@@ -20,4 +30,10 @@ METHOD = Algorithm(
     },
     defaults={"kl_coef": 0.0},
     token_advantages=distillation_advantages,
+    signals=(
+        "gigpo_jax.methods.opd.frozen_teacher:FrozenTeacher",
+        "gigpo_jax.methods.opd.served_teacher:ServedTeacher",
+    ),
+    changes="the advantages of tokens",
+    is_graded=False,
 )

@@ -10,7 +10,7 @@ the teacher, so its policy gradient lowers that divergence. It has no reward and
 advantage, with curricula of the episodes' length that are not part of it.
 
 A wrapper: A is the advantage of `base`. The teacher is a model folder with the tokenizer of the
-policy (`gigpo_jax.learner.signals.frozen_teacher`).
+policy (`gigpo_jax.methods.opd.frozen_teacher`).
 """
 
 from collections.abc import Callable

@@ -7,11 +7,12 @@ from gigpo_jax.rl.algorithm_types import ONE_EACH, Algorithm
 # beta, the weight, the ratio of responses and the missing KL term are those of the paper.
 METHOD = Algorithm(
     advantages=oprl,
-    needs=("implicit_reward",),
+    columns=("implicit_reward",),
     settings={
         "beta": Setting(0.05, "factor of log-ratios in rewards and in the loss", POSITIVE),
         # The paper trains the copy as the policy.
         "copy_lr": Setting(1e-6, "learning rate of the copy", POSITIVE),
     },
     defaults=ONE_EACH | {"kl_coef": 0.0, "ratio": "sequence"},
+    signals=("gigpo_jax.methods.oprl.implicit_rewards:ImplicitRewards",),
 )

@@ -4,7 +4,7 @@
     A_S = (r - mean r) / F      over all rows of the task group
     A_E                         the episode advantage of GiGPO
 
-r is the column `implicit_reward`; `gigpo_jax.learner.signals.implicit_rewards` has the copy. The
+r is the column `implicit_reward`; `gigpo_jax.methods.oprl.implicit_rewards` has the copy. The
 authors' code takes mean and deviation of r over the first rows of trajectories alone, and has other
 factors; this is their text. Our choice: the penalty of an invalid action is part of A_E alone.
 """

@@ -7,7 +7,11 @@ from gigpo_jax.rl.algorithm_types import Algorithm
 # ReBel (arXiv 2605.20061), with the values of its ALFWorld script.
 METHOD = Algorithm(
     rebel,
-    needs=("belief", "belief_grade", "task_type"),
+    columns=(
+        "belief",
+        "belief_grade",
+        "task_type",
+    ),
     settings={
         "state": Setting(0.4, "weight of what a belief says of the world", NOT_NEGATIVE),
         "phase": Setting(0.3, "weight of the phase of the task", NOT_NEGATIVE),
@@ -16,4 +20,5 @@ METHOD = Algorithm(
     },
     fixed={"normalize": "mean"},
     defaults={"step_weight": 0.5, "clip_low": 0.2, "clip_high": 0.28},
+    signals=("gigpo_jax.methods.rebel.belief_grades:BeliefGrades",),
 )

@@ -2,11 +2,10 @@
 
 from gigpo_jax.core.settings import POSITIVE_FRACTION, Setting
 from gigpo_jax.methods.response_weight.advantages import response_weight, token_weights
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import ACTION_SPANS, BASE, BASE_GRPO, Algorithm
 
 METHOD = Algorithm(
     advantages=response_weight,
-    needs=("action_mask",),
     settings={
         BASE: BASE_GRPO,
         "thought": Setting(
@@ -16,4 +15,6 @@ METHOD = Algorithm(
         ),
     },
     token_weights=token_weights,
+    signals=(ACTION_SPANS,),
+    changes="the weights of tokens",
 )

@@ -3,4 +3,8 @@
 from gigpo_jax.methods.rlvmr.advantages import rlvmr
 from gigpo_jax.rl.algorithm_types import Algorithm
 
-METHOD = Algorithm(advantages=rlvmr, needs=("tag", "step_reward"))
+METHOD = Algorithm(
+    advantages=rlvmr,
+    columns=("tag", "step_reward"),
+    signals=("gigpo_jax.methods.rlvmr.tags:Tags",),
+)

@@ -4,7 +4,7 @@
     A_S = (s - mean s) / F      over the rows of the task group with the same tag, "no tag" included
     A_E                         the episode advantage of GiGPO, over rows
 
-s is the column `step_reward`; a row alone in its group keeps s. `gigpo_jax.learner.signals.tags`
+s is the column `step_reward`; a row alone in its group keeps s. `gigpo_jax.methods.rlvmr.tags`
 has the rules. This is the authors' code; their paper has A = A_E / 2 + A_S / 2. Our choice: the
 penalty of an invalid action is part of A_E alone.
 """

@@ -5,7 +5,10 @@ from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
 
 METHOD = Algorithm(
     advantages=salt,
-    needs=("action", "next_anchor"),
+    columns=(
+        "action",
+        "next_anchor",
+    ),
     settings={BASE: BASE_GRPO},
     takes_forks=True,
 )

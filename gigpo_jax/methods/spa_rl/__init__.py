@@ -2,11 +2,14 @@
 
 from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.methods.spa_rl.advantages import spa_rl
-from gigpo_jax.rl.algorithm_types import BASE, PER_TOKEN, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, CRITIC, PER_TOKEN, Algorithm
 
 METHOD = Algorithm(
     advantages=spa_rl,
-    needs=(*PER_TOKEN, "executable"),
+    columns=(
+        *PER_TOKEN,
+        "executable",
+    ),
     settings={
         BASE: Setting("gigpo", "algorithm that learns from the rewards of steps"),
         # That of the authors' code, where a won episode has the reward 1.
@@ -14,4 +17,6 @@ METHOD = Algorithm(
             0.5, "reward of an executable action, in units of the reward", NOT_NEGATIVE
         ),
     },
+    signals=(CRITIC,),
+    critic_values=1,
 )

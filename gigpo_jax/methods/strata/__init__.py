@@ -6,7 +6,11 @@ from gigpo_jax.rl.algorithm_types import NO_STEP, Algorithm
 
 METHOD = Algorithm(
     strata,
-    needs=("strategy", "summary"),
+    columns=(
+        "strategy",
+        "summary",
+    ),
+    signals=("gigpo_jax.methods.strata.strategies:Strategies",),
     settings={
         "best": Setting(
             0.5,

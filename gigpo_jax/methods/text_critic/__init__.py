@@ -6,7 +6,8 @@ from gigpo_jax.rl.algorithm_types import WHITENED, Algorithm
 
 METHOD = Algorithm(
     advantages=text_critic,
-    needs=("value", "text_critic"),
+    columns=("value",),
     settings={"lam": Setting(0.7, "lambda of GAE over steps", FRACTION)},
     fixed=WHITENED,
+    signals=("gigpo_jax.methods.text_critic.critic:TextCritic",),
 )

@@ -1,6 +1,6 @@
 """Advantages from the values of a critic that reads text: a proposal of this project.
 
-`gigpo_jax.learner.signals.text_critic` has the critic.
+`gigpo_jax.methods.text_critic.critic` has the critic.
 """
 
 from dataclasses import replace

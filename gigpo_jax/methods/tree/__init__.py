@@ -3,4 +3,4 @@
 from gigpo_jax.methods.tree.advantages import tree
 from gigpo_jax.rl.algorithm_types import NO_STEP, Algorithm
 
-METHOD = Algorithm(advantages=tree, needs=("action",), fixed=NO_STEP)
+METHOD = Algorithm(advantages=tree, columns=("action",), fixed=NO_STEP)

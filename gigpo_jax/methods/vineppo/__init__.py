@@ -5,7 +5,10 @@ from gigpo_jax.rl.algorithm_types import DIFFERENCES, Algorithm
 
 METHOD = Algorithm(
     advantages=vineppo,
-    needs=("past", "forked"),
+    columns=(
+        "past",
+        "forked",
+    ),
     fixed=DIFFERENCES,
     takes_forks=True,
     fork_choice="uniform",

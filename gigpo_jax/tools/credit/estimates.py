@@ -14,7 +14,6 @@ from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rl.advantages import CHOICES, Advantages, present_columns
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER
 from gigpo_jax.rl.algorithms import (
     ALGORITHMS,
     BASE,
@@ -23,23 +22,11 @@ from gigpo_jax.rl.algorithms import (
     find_algorithm,
     make_advantages,
 )
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns
+from gigpo_jax.rl.types import COLUMNS_OF_STEPS, StepColumns
 from gigpo_jax.trajectory import Step
 
-# Columns that rollouts give beside those of every algorithm, and those that only the loss needs.
-GIVEN = {
-    "action",
-    "next_anchor",
-    "past",
-    "won",
-    "truncated",
-    "executable",
-    "task_type",
-    "history",
-    "action_mask",
-    "clip_scale",
-    "teacher",
-}
+# Columns that all rollouts give beside those of every algorithm.
+GIVEN = {*COLUMNS_OF_STEPS} - {"forked", "summary"}
 STEP_PART = "gigpo (step part)"
 Source = tuple[str, str, str]  # algorithm, preset, anchor option
 # Numbers of the config's section `rl` that every algorithm reads.
@@ -156,7 +143,7 @@ def _parse_variant(text: str) -> Variant:
         texts[key] = value
     # A wrapper has the settings of its base, too.
     definition = find_algorithm(name, {BASE: texts[BASE]} if BASE in texts else {})
-    if FROZEN_TEACHER in definition.needs:
+    if definition.token_advantages is not None and not definition.is_graded:
         raise InputError("its advantages are of tokens, and steps are graded", key=name)
     if not texts and name in ALGORITHMS:
         raise InputError("is graded with its defaults anyway", key=name, fix="add a setting")
@@ -248,9 +235,6 @@ def given_columns(steps: Sequence[Step]) -> set[str]:
         given.add("forked")
     if any(step.turn.is_summary for step in steps):
         given.add("summary")
-    strategies = {(step.group, step.strategy) for step in steps}
-    if len(strategies) < len({step.trajectory for step in steps}):
-        given.add("strategy")
     return given
 
 
@@ -289,16 +273,16 @@ def missing_columns(
 ) -> dict[str, list[str]]:
     """What `estimate_steps` skips, with the missing columns."""
     run = find_algorithm(rl.algorithm, rl.settings)
-    present = GIVEN | {*computed} | {need for need in run.needs if need not in OPTIONAL_COLUMNS}
-    # The term of a frozen teacher is of tokens: the advantages of its steps say nothing.
-    present -= {FROZEN_TEACHER}
+    present = GIVEN | {*computed}
     missing = {}
     for name, variant in _with_defaults(variants).items():
         candidate = variant.definition
         available = present
-        if candidate.needs_critic and _value_kind(candidate) != _value_kind(run):
+        if candidate.critic_values and _value_kind(candidate) != _value_kind(run):
             available = present - {"value", "token_value"}
-        absent = sorted({*candidate.needs} - available)
+        absent = sorted({*candidate.columns} - available)
+        if not candidate.is_graded:
+            absent.append(f"other {candidate.changes.removeprefix('the ')}")
         if "forked" in computed and not candidate.takes_forks:
             absent.append("episodes without forks")
         if absent:
@@ -316,9 +300,9 @@ def _value_kind(algorithm: Algorithm) -> str:
 
     The columns of different kinds have the same names.
     """
-    if "text_critic" in algorithm.needs:
-        return "returns, by a text critic"
-    return "progress" if "executable" in algorithm.needs else "returns"
+    if "executable" in algorithm.columns:
+        return "progress"
+    return "returns" if algorithm.critic_values else "returns, by a critic on the host"
 
 
 def _estimates_of_preset(

@@ -23,7 +23,7 @@ from gigpo_jax.envs.alfworld.expert.stated_beliefs import (
     grade_state,
 )
 from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.belief_grades import BeliefGrades
+from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
 from gigpo_jax.models.text.tokenizer import word_tokenizer
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gigpo_jax.learner.signals.critic import SavedCritic
-from gigpo_jax.learner.signals.implicit_rewards import SavedRewards
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
-from gigpo_jax.learner.signals.text_critic import TextCritic
+from gigpo_jax.methods.oprl.implicit_rewards import SavedRewards
+from gigpo_jax.methods.text_critic.critic import TextCritic
 from gigpo_jax.tools.credit.run import _own_columns
 
 pytestmark = pytest.mark.slow

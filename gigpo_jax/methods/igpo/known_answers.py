@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
@@ -19,6 +20,7 @@ class KnownAnswers(Signal):
     """Forward pass over the prompts, each followed by the answer."""
 
     columns = ("answer_logprob",)
+    reads_steps_alone = "measures what the observation after a step tells, and {} may stand between"
     scores_steps = True
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer) -> None:
@@ -30,6 +32,24 @@ class KnownAnswers(Signal):
         self._tokenizer = tokenizer
         self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
         self._prefix = tokenizer.encode(registry.spec(config.env.name).answer_prefix)
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that tasks have known answers."""
+        require(
+            not run.env.mix,
+            run,
+            "rl.algorithm",
+            "it reads the known answers of one environment",
+            "leave env.mix out, or choose another rl.algorithm",
+        )
+        require(
+            registry.spec(config.env.name).answer_prefix != "",
+            config,
+            "env.name",
+            f"{config.rl.algorithm} needs tasks with a known answer",
+            "use the environment search, which has them",
+        )
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

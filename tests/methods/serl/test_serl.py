@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.rl.serl import hindsight_advantages
+from gigpo_jax.methods.serl.advantages import hindsight_advantages
 from tests.methods import oracle
 from tests.rl.test_losses import CLIP, loss_of, tokens
 

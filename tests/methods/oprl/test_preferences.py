@@ -10,9 +10,9 @@ import pytest
 
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
+from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.models import decoder
 from gigpo_jax.rl.optimizer import Optimizer
-from gigpo_jax.rl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.rl.update import init_state
 from tests.models.shapes import random_params
 

@@ -5,7 +5,7 @@ blank lines between them. What does not fit is left out of the middle of the con
 the authors' code cuts the end of the prompt.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -14,15 +14,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import trained_bytes
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
-from gigpo_jax.learner.signals.hindsight import Hindsight, hindsight_prompt
+from gigpo_jax.learner.signals.hindsight import hindsight_prompt
+from gigpo_jax.methods.serl.advantages import NO_HINDSIGHT
+from gigpo_jax.methods.serl.hindsight import Hindsight
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER
-from gigpo_jax.rl.serl import NO_HINDSIGHT
 from gigpo_jax.trajectory import Turn
 
 CHECKPOINT_PART = "teacher"
@@ -62,9 +65,17 @@ class Teacher(Signal):
         self._tokenizer = policy.tokenizer
 
     @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the teacher is a copy of the policy."""
-        return super().is_needed(config, needs) and FROZEN_TEACHER not in needs
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that prompts are of single steps."""
+        del run
+        template = find_style(config.env.name, config.env.prompt)
+        require(
+            not isinstance(template, Conversation),
+            config,
+            "env.prompt",
+            f"{config.rl.algorithm} adds a text to prompts of single steps",
+            "use full, or another that is no conversation",
+        )
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gigpo_jax.config import resolve
-from gigpo_jax.learner.signals import text_critic
 from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.text_critic import (
+from gigpo_jax.methods.text_critic import critic as text_critic
+from gigpo_jax.methods.text_critic.critic import (
     TextCritic,
     features,
     fit,

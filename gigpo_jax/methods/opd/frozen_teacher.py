@@ -4,7 +4,7 @@ The teacher reads the prompts as the policy does, token by token, so both need o
 parameters are in `model.compute_dtype`: they are not trained, and layers compute in that type.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,13 +20,13 @@ from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.learner.critic_model import image_settings
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram, plan_scores
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
+from gigpo_jax.methods.opd import is_served
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, is_served
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_logprobs
 
@@ -48,9 +48,9 @@ class FrozenTeacher(Signal):
         self._score = score
 
     @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the teacher is another model, from a folder."""
-        return FROZEN_TEACHER in needs and not is_served(config.rl.settings.teacher)
+    def is_needed(cls, config: ConfigDict) -> bool:
+        """Whether the teacher is a model from a folder."""
+        return not is_served(config.rl.settings.teacher)
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.task_deviations import TaskDeviations, _episode_rows
+from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations, _episode_rows
 from gigpo_jax.trajectory import Step, Turn
 
 EMPTY = np.zeros(0)

@@ -15,9 +15,9 @@ from gigpo_jax.devices.memory import memory_plan
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
-from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.methods.opd.advantages import distillation_advantages
+from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.plans import SUBGOAL, SubgoalResponse, read_subgoal
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
@@ -27,6 +28,13 @@ class PlanParts(Signal):
         """
         self._read_parts = read_parts
         self._length = length
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that responses state subgoals."""
+        del run
+        reason = f"{config.rl.algorithm} learns from subgoals"
+        require(config.env.plan == SUBGOAL, config, "env.plan", reason, f"use {SUBGOAL}")
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.plans import BELIEF
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
@@ -18,6 +19,13 @@ class BeliefGrades(Signal):
     """Columns of the grades that the rollout has made."""
 
     columns = ("belief", "belief_grade")
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that responses state stated beliefs."""
+        del run
+        reason = f"{config.rl.algorithm} compares stated beliefs"
+        require(config.env.plan == BELIEF, config, "env.plan", reason, f"use {BELIEF}")
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

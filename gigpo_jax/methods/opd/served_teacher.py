@@ -5,7 +5,7 @@ score at temperature 1, and nothing of the teacher is on the devices of the run.
 """
 
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -13,14 +13,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require, require_urls
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.samples import join_continuations
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.methods.opd import is_served
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.algorithm_types import FROZEN_TEACHER, is_served
 from gigpo_jax.run import report
 
 
@@ -34,9 +35,22 @@ class ServedTeacher(Signal):
         self._scorer = scorer
 
     @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
+    def is_needed(cls, config: ConfigDict) -> bool:
         """Whether `rl.settings.teacher` names servers."""
-        return FROZEN_TEACHER in needs and is_served(config.rl.settings.teacher)
+        return is_served(config.rl.settings.teacher)
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks the addresses and the temperature."""
+        del run
+        require_urls(config, "rl.settings.teacher")
+        require(
+            config.sampling.temperature == 1,
+            config,
+            "sampling.temperature",
+            "servers of rl.settings.teacher score at temperature 1",
+            "use 1.0, or a teacher from a folder",
+        )
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -16,7 +16,7 @@ gradient reaches the policy.
 import base64
 import re
 import zlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -73,15 +73,6 @@ class TextCritic(Signal):
         # Of each iteration the words of its states, [n, WORDS] u32, and their returns, [n] f32.
         self._memory: list[tuple[np.ndarray, np.ndarray]] = []
         self._read_memory(memory)
-
-    @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the algorithm names it.
-
-        Another critic may fill the same column.
-        """
-        del config
-        return "text_critic" in needs
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

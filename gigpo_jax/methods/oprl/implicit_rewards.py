@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.devices.memory import trained_bytes
 from gigpo_jax.devices.mesh import replicated, with_shardings
@@ -34,11 +35,11 @@ from gigpo_jax.learner.signals.base import (
     plan_scores,
     unscored_batch,
 )
+from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
 from gigpo_jax.trajectory import Step
@@ -116,6 +117,18 @@ class ImplicitRewards(SavedRewards):
         """Needs a run that trains it."""
         del config, policy, steps
         return False
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that episodes of a task can be compared."""
+        del config
+        require(
+            run.train.group_size > 1,
+            run,
+            "train.group_size",
+            f"{run.rl.algorithm} compares won with lost episodes of a task",
+            "use at least 2 (published: 8)",
+        )
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

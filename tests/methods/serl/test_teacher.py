@@ -13,8 +13,8 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import CreditedSteps
-from gigpo_jax.learner.signals.hindsight import CLOSING, TITLES, hindsight_prompt
-from gigpo_jax.learner.signals.teacher import Teacher
+from gigpo_jax.methods.serl.hindsight import CLOSING, TITLES, hindsight_prompt
+from gigpo_jax.methods.serl.teacher import Teacher
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.checkpoint import Checkpointer

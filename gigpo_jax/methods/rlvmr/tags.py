@@ -8,11 +8,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.checks import TAGGED
+from gigpo_jax.config.requirements import require
+from gigpo_jax.env_bridge.conversations import CHAT
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Step, Turn
 
+TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
 TAGS = ("planning", "explore", "reflection")  # their numbers count from 1; 0 is none
 PLANNING, EXPLORE, REFLECTION = range(1, 4)
 
@@ -24,6 +26,19 @@ class Tags(Signal):
     """
 
     columns = ("tag", "step_reward")
+    reads_steps_alone = "compares responses by their tags, and {} has none"
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that prompts ask for tags."""
+        del run
+        require(
+            config.env.prompt in TAGGED,
+            config,
+            "env.prompt",
+            f"{config.rl.algorithm} compares responses by their tags",
+            f"use {TAGGED[0]}, in which prompts ask for them",
+        )
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

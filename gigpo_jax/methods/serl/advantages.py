@@ -11,7 +11,7 @@ iteration:
     l   = strength max(0, 1 - k / iterations)
 
 pi is the policy of the update, without a gradient. pi_T is a copy of it, renewed every `refresh`
-iterations; `gigpo_jax.learner.signals.teacher` has it, `.hindsight` what it reads. A wrapper: A is
+iterations; `gigpo_jax.methods.serl.teacher` has it, `.hindsight` what it reads. A wrapper: A is
 the advantage of `base` (GRPO in the paper).
 """
 
@@ -22,9 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from gigpo_jax.core.settings import FRACTION, Setting, at_least, one_of
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
 from gigpo_jax.rl.types import StepColumns
 
 # Modes of the authors' code and the parts of each: "feedback": the environment's answer to the
@@ -88,39 +86,3 @@ def hindsight_advantages(
     factor = (1.0 - share) + share * jnp.clip(weight, 1.0 - weight_clip, 1.0 + weight_clip)
     # Infinity marks a step without hindsight. The clips above would make it the largest weight.
     return jnp.where(action_mask & (difference < NO_HINDSIGHT), advantage * factor, advantage)
-
-
-METHOD = Algorithm(
-    advantages=serl,
-    needs=("action_mask", "teacher"),
-    settings={
-        BASE: BASE_GRPO,
-        # The values of the authors' scripts, from here to `context`.
-        "strength": Setting(0.5, "strength of hindsight in the first iteration", FRACTION),
-        "iterations": Setting(
-            50,
-            "number of iterations in which the strength falls to 0; afterwards there is no "
-            "scoring pass",
-            at_least(1),
-        ),
-        "weight_clip": Setting(0.2, "largest distance of a token's weight from 1", FRACTION),
-        "refresh": Setting(
-            10,
-            "number of iterations after which the copy of the policy is renewed",
-            at_least(1),
-        ),
-        "context": Setting(
-            "immediate_feedback",
-            "context that the copy reads besides the prompt",
-            one_of(*CONTEXTS, *(f"anchor_{context}" for context in CONTEXTS)),
-        ),
-        "trajectory_format": Setting(
-            "response",
-            "form of episodes in the context: responses alone, or behind their prompts",
-            one_of("response", "observation_action"),
-        ),
-    },
-    # The authors' scripts train without a KL term.
-    defaults={"kl_coef": 0.0},
-    token_advantages=hindsight_advantages,
-)

@@ -4,7 +4,7 @@ The value of the turn's action (low) is read behind the subgoal, those of the su
 the decision to switch before the first token of the response.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -33,12 +33,6 @@ class PlanCritic(Critic):
         """Starts as `Critic` does."""
         super().__init__(config, policy, mesh)
         self._read_parts = part_reader(policy.tokenizer, action_tags(config))
-
-    @classmethod
-    def is_needed(cls, config: ConfigDict, needs: Set[str]) -> bool:
-        """Whether the algorithm reads values of plans."""
-        del config
-        return "plan_value" in needs
 
     @classmethod
     def value_reader(cls, config: ConfigDict, policy: Policy) -> ReadValues:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs.registry import find_style
@@ -35,6 +36,19 @@ class EpisodeEnds(Signal):
         """Takes the largest number of tokens of a sample."""
         self._limit = limit
         self._tokenizer = tokenizer
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that prompts are of single steps."""
+        del run
+        template = find_style(config.env.name, config.env.prompt)
+        require(
+            not isinstance(template, Conversation),
+            config,
+            "env.prompt",
+            f"{config.rl.algorithm} adds a text to prompts of single steps",
+            "use full, or another that is no conversation",
+        )
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:

@@ -24,8 +24,8 @@ from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.engines.remote.protocol import ServerFault
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
-from gigpo_jax.learner.signals.frozen_teacher import FrozenTeacher
-from gigpo_jax.learner.signals.served_teacher import ServedTeacher
+from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
+from gigpo_jax.methods.opd.served_teacher import ServedTeacher
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gigpo_jax.learner.signals.hindsight import TITLES, Hindsight, remove_thoughts
-from gigpo_jax.rl.serl import CONTEXTS
+from gigpo_jax.methods.serl.advantages import CONTEXTS
+from gigpo_jax.methods.serl.hindsight import TITLES, Hindsight, remove_thoughts
 from gigpo_jax.trajectory import Step, Turn
 
 NOTHING = np.zeros(0, np.int32)

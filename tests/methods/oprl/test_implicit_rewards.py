@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.signals.implicit_rewards import ImplicitRewards
+from gigpo_jax.methods.oprl.implicit_rewards import ImplicitRewards
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.trajectory import Step, finished_steps

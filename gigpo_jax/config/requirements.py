@@ -1,0 +1,42 @@
+"""Conditions on single keys, which raise an InputError with key, value and fix."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import KEYS, value_of
+from gigpo_jax.core.errors import InputError
+
+LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
+
+
+def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = "") -> None:
+    """Raises an InputError about a key unless the condition holds."""
+    if not holds:
+        value = repr(value_of(config, name))
+        raise InputError(reason, key=f"config.{name}", value=value, fix=fix)
+
+
+def require_default(config: ConfigDict, name: str, reader: str) -> None:
+    """Raises an InputError for a set key without effect.
+
+    The key has an effect with another setting only.
+    """
+    # Its value and not its presence: a resolved config has every key.
+    is_default = value_of(config, name) == KEYS[name].default
+    require(is_default, config, name, f"not read by {reader}", "leave it out")
+
+
+def host_of(url: str) -> str:
+    address = url.partition("://")[2]
+    host, _, port = address.rpartition(":")
+    return host if port.isdigit() else address
+
+
+def require_urls(config: ConfigDict, name: str) -> None:
+    urls = [url.strip() for url in value_of(config, name).split(",")]
+    for url in urls:
+        host = url.removeprefix("http://").removeprefix("https://")
+        # Nothing after host and port: paths of requests are joined to it. Nothing secret either:
+        # the config is saved and printed.
+        is_url = host != url and host != "" and "@" not in host and not set(host) & set("/?# ")
+        require(is_url, config, name, f"{url!r} is not like http://host:port")
+    require(len(set(urls)) == len(urls), config, name, "names a server twice")

@@ -1,0 +1,44 @@
+"""SERL (arXiv 2605.19447): hindsight of a copy of the policy weighs the tokens of an action."""
+
+from gigpo_jax.core.settings import FRACTION, Setting, at_least, one_of
+from gigpo_jax.methods.serl.advantages import CONTEXTS, hindsight_advantages, serl
+from gigpo_jax.rl.algorithm_types import ACTION_SPANS, BASE, BASE_GRPO, Algorithm
+
+METHOD = Algorithm(
+    advantages=serl,
+    settings={
+        BASE: BASE_GRPO,
+        # The values of the authors' scripts, from here to `context`.
+        "strength": Setting(0.5, "strength of hindsight in the first iteration", FRACTION),
+        "iterations": Setting(
+            50,
+            "number of iterations in which the strength falls to 0; afterwards there is no "
+            "scoring pass",
+            at_least(1),
+        ),
+        "weight_clip": Setting(0.2, "largest distance of a token's weight from 1", FRACTION),
+        "refresh": Setting(
+            10,
+            "number of iterations after which the copy of the policy is renewed",
+            at_least(1),
+        ),
+        "context": Setting(
+            "immediate_feedback",
+            "context that the copy reads besides the prompt",
+            one_of(*CONTEXTS, *(f"anchor_{context}" for context in CONTEXTS)),
+        ),
+        "trajectory_format": Setting(
+            "response",
+            "form of episodes in the context: responses alone, or behind their prompts",
+            one_of("response", "observation_action"),
+        ),
+    },
+    # The authors' scripts train without a KL term.
+    defaults={"kl_coef": 0.0},
+    token_advantages=hindsight_advantages,
+    signals=(
+        "gigpo_jax.methods.serl.teacher:Teacher",
+        ACTION_SPANS,
+    ),
+    changes="the advantages of tokens",
+)

@@ -1,0 +1,50 @@
+"""The strategy of each step's episode, for StraTA (arXiv 2605.06642)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.requirements import require
+from gigpo_jax.env_bridge.plans import STRATEGY
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.policy import Policy
+from gigpo_jax.trajectory import Step
+
+
+class Strategies(Signal):
+    """Numbers of strategies, distinct within a group."""
+
+    columns = ("strategy",)
+
+    @classmethod
+    def check(cls, config: ConfigDict, run: ConfigDict) -> None:
+        """Checks that episodes have strategies, and several of each."""
+        reason = f"{config.rl.algorithm} compares strategies"
+        require(config.env.plan == STRATEGY, config, "env.plan", reason, f"use {STRATEGY}")
+        size = run.train.group_size
+        episodes = run.train.strategy_episodes
+        key = "train.strategy_episodes"
+        reason = "each strategy has as many episodes"
+        require(size % episodes == 0, run, key, reason, f"a divisor of train.group_size={size}")
+        reason = "episodes of one strategy are compared, and strategies of one task"
+        require(1 < episodes < size, run, key, reason, "such as 8 with train.group_size=32")
+
+    @classmethod
+    def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
+        """Whether episodes share strategies."""
+        del config, policy
+        strategies = {(step.group, step.strategy) for step in steps}
+        return len(strategies) < len({step.trajectory for step in steps})
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del config, policy, mesh
+        return cls()
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """The number of each step's strategy, [N] i32."""
+        return {"strategy": np.array([step.strategy for step in scored.steps], np.int32)}
