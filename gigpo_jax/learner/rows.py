@@ -165,7 +165,8 @@ def pack_rows(
 def row_lengths(longest: int, row_length: int) -> list[int]:
     """Lengths of rows to choose from.
 
-    They are at least that of the longest segment: `row_length` and what four steps to each half of it give.
+    They are at least that of the longest segment: `row_length` and what four steps to each half of
+    it give.
     """
     lengths = [row_length]
     steps = 1
