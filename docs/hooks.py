@@ -17,7 +17,11 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = "configuration.md"
-ROW = re.compile(r"^\| `([a-z_]+(?:\.[a-z_]+)+)`", re.MULTILINE)  # of a key in its table
+# The row of a key in its table; options of environments and algorithms have their own headings.
+ROW = re.compile(
+    r"^\| `((?!env\.options\.|env\.generate\.|sft\.demonstrator\.|rl\.settings\.)[a-z_]+(?:\.[a-z_]+)+)`",
+    re.MULTILINE,
+)
 # Name of a page -> its module.
 METHODS = {
     **{name: f"gigpo_jax.rl.{name}" for name in ("graph_values", "ppo", "reinforce_pp", "rloo")},
@@ -108,10 +112,9 @@ def link_keys(markdown: str, configuration: str) -> str:
         key = found[1]
         return f"[{found[0]}]({configuration}#{key})" if key in keys else found[0]
 
-    pieces = re.split(
-        r"(^ *```.*?^ *```$|^#.*$|^(?: {4}|\t).*$|\[[^\]]*\]\([^)]*\))", markdown, flags=re.M | re.S
-    )
-    # Odd pieces are code, headings and links, which stay.
+    # Blocks of code, headings and links.
+    others = r"(^ *```.*?^ *```$|^(?:#| {4})[^\n]*$|\[[^\]]*\]\([^)]*\))"
+    pieces = re.split(others, markdown, flags=re.MULTILINE | re.DOTALL)
     pieces[::2] = [
         re.sub(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`", link, piece) for piece in pieces[::2]
     ]
