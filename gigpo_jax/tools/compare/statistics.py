@@ -80,8 +80,11 @@ def fit_mean(outcomes: np.ndarray) -> MeanFit:
         )
         # Satterthwaite's value may be below that of the seeds, since one square is subtracted.
         freedom = max(variance**2 / terms, seed_freedom) if terms else float(seed_freedom)
-        # An estimated variance of tasks below 0 counts as 0.
-        variance = max(variance, seed_square)
+        # A variance that is estimated below 0 counts as 0: seeds that agree by chance do not make
+        # the error smaller than that of tasks alone, nor the other way round.
+        if variance < max(seed_square, task_square):
+            variance = max(seed_square, task_square)
+            freedom = float(seed_freedom if seed_square > task_square else task_freedom)
     return MeanFit(mean, float(np.sqrt(variance / mask.sum())), float(freedom))
 
 

@@ -1,0 +1,532 @@
+"""All paired differences of the experiments, from the raw files in benchmarks/results.
+
+    python -m benchmarks.evidence
+
+Writes benchmarks/results/evidence.json and the tables of README.md, docs/evidence.md and
+docs/evidence/*.md, each between the lines `<!-- table NAME -->` and `<!-- end -->`. Differences
+from the first arm are corrected by Holm within their experiment, over all arms and outcomes of its
+protocol but the main comparisons; differences from GiGPO and means over experiments are
+exploratory.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gigpo_jax.tools.compare.comparisons import FINAL, Comparison, list_comparisons
+from gigpo_jax.tools.compare.runs import Arm, check_comparable, read_run
+from gigpo_jax.tools.compare.statistics import (
+    MeanEstimate,
+    MeanFit,
+    correct_p_values,
+    find_p_value,
+    fit_mean,
+    make_interval,
+)
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
+RECORD = RESULTS / "evidence.json"
+TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+GRPO, GIGPO, REPEAT, GRAPH, COMBINATION = (
+    "GRPO",
+    "GiGPO",
+    "repeat discount",
+    "`graph_values`",
+    "combination",
+)
+OWN_ARMS = (REPEAT, GRAPH, COMBINATION)
+LEVEL = 0.05
+
+
+@dataclass(frozen=True, eq=False)  # hashed by identity
+class Experiment:
+    """Arms that were trained with equal seeds, tasks and budgets.
+
+    Attributes:
+      name: Environment and number of iterations.
+      arms: Path of the runs of each arm below benchmarks/results, without "_seed" and the seed;
+        the first is
+        the baseline.
+      mains: Arms whose final success less that of GRPO is the main comparison of a protocol.
+      files: Files of `gigpo eval` with further outcomes of the protocol.
+      seeds: Seeds that are compared; all if empty.
+      caveat: Reason why no difference counts as significant, whatever its p-value.
+    """
+
+    name: str
+    arms: dict[str, str]
+    mains: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    caveat: str = ""
+
+
+_SOKOBAN = "env.options.anchor=state_rl.settings.shrinkage=0.25_rl.settings.truncation=ignore"
+EXPERIMENTS = (
+    Experiment(
+        "ALFWorld, 20",
+        {
+            GRPO: "alfworld_long/grpo",
+            GIGPO: "alfworld_long/gigpo",
+            REPEAT: "alfworld_long/repeat_discount_gigpo",
+        },
+    ),
+    Experiment(
+        "ALFWorld, 100",
+        {
+            GRPO: "alfworld_pooled/reported/grpo_lr1e-4",
+            GIGPO: "alfworld_pooled/reported/gigpo_lr1e-4",
+            REPEAT: "alfworld_pooled/reported/repeat_discount_gigpo_lr3e-4",
+            COMBINATION: "alfworld_pooled/reported/repeat_discount_graph_values_episode_lr3e-4",
+        },
+        mains=(COMBINATION,),
+        files=("unseen_1.json", "seen.json", "seen_1.json"),
+    ),
+    Experiment(
+        "WebShop, 16",
+        {GRPO: "webshop_long/grpo", GIGPO: "webshop_long/gigpo"},
+    ),
+    Experiment(
+        "WebShop, 60",
+        {
+            GRPO: "webshop_pooled/reported/grpo_lr2e-4",
+            GIGPO: "webshop_pooled/reported/gigpo_lr2e-4",
+            GRAPH: "webshop_pooled/reported/graph_values_lr2e-4",
+            COMBINATION: "pooled_combined/reported/webshop/combined_lr2e-4",
+        },
+        mains=(GRAPH, COMBINATION),
+    ),
+    Experiment(
+        "WebShop, 100",
+        {
+            GRPO: "webshop_100/grpo",
+            GIGPO: "webshop_100/gigpo",
+            COMBINATION: "webshop_100/combined",
+        },
+        mains=(COMBINATION,),
+        files=("temperature_1.json",),
+    ),
+    Experiment(
+        "BabyAI, 6",
+        {
+            GRPO: "babyai_tiny/grpo",
+            GIGPO: "babyai_tiny/gigpo",
+            REPEAT: "babyai_tiny/repeat_discount_gigpo",
+            GRAPH: "babyai_tiny/graph_values_state",
+        },
+        caveat="rates were chosen on the reported panels",
+    ),
+    Experiment(
+        "Sokoban, 30",
+        {GRPO: "sokoban_text_tiny/grpo", GIGPO: "sokoban_text_tiny/gigpo"},
+    ),
+    Experiment(
+        "Sokoban, 60",
+        {
+            GRPO: "sokoban_pooled/grpo_optim.lr=2e-4",
+            GIGPO: "sokoban_pooled/gigpo_optim.lr=6e-4",
+            GRAPH: f"sokoban_pooled/graph_values_{_SOKOBAN}_optim.lr=2e-4",
+            COMBINATION: "pooled_combined/reported/sokoban/combined_lr6e-4",
+        },
+        mains=(GRAPH,),
+    ),
+    Experiment(
+        "FrozenLake, 20",
+        {
+            GRPO: "frozenlake_pooled/reported/plain/grpo_lr1e-3",
+            GIGPO: "frozenlake_pooled/reported/plain/gigpo_lr1e-3",
+            GRAPH: "frozenlake_pooled/reported/plain/graph_values_lr3e-3",
+        },
+    ),
+    Experiment(
+        "FrozenLake with slips, 20",
+        {
+            GRPO: "frozenlake_pooled/reported/slippery/grpo_lr1e-3",
+            GIGPO: "frozenlake_pooled/reported/slippery/gigpo_lr3e-3",
+            GRAPH: "frozenlake_pooled/reported/slippery/graph_values_lr3e-3",
+        },
+        mains=(GRAPH,),
+    ),
+)
+_LONG = "alfworld_long"
+_ALFWORLD = EXPERIMENTS[1].arms
+# The tables of single experiments; those of the list above have keys of their own.
+TABLES = {
+    "alfworld_first": Experiment(
+        "ALFWorld, 20, first arms",
+        {
+            GRPO: f"{_LONG}/grpo",
+            "RLOO": f"{_LONG}/rloo",
+            GIGPO: f"{_LONG}/gigpo",
+            "GiGPO, `paper`": f"{_LONG}/gigpo_paper",
+            "GiGPO, finer anchors": f"{_LONG}/gigpo_finer",
+            "text critic": f"{_LONG}/text_critic_finer",
+        },
+        seeds=(0, 1, 2, 3, 4),
+    ),
+    "alfworld_family": Experiment(
+        "ALFWorld, 20, family",
+        {
+            GRPO: f"{_LONG}/grpo",
+            "SALT over GiGPO": f"{_LONG}/salt_gigpo_finer",
+            "HGPO": f"{_LONG}/hgpo",
+            "text critic": f"{_LONG}/text_critic_finer",
+            "GiGPO, `paper`": f"{_LONG}/gigpo_paper",
+            REPEAT: f"{_LONG}/repeat_discount_gigpo",
+            "PPO": f"{_LONG}/ppo",
+        },
+        seeds=(0, 1, 2),
+    ),
+    "alfworld_confirmation": Experiment(
+        "ALFWorld, 20, confirmation",
+        {
+            GRPO: f"{_LONG}/grpo",
+            GIGPO: f"{_LONG}/gigpo",
+            "repeat discount over GRPO": f"{_LONG}/repeat_discount_grpo",
+            REPEAT: f"{_LONG}/repeat_discount_gigpo",
+        },
+        mains=(REPEAT,),
+        seeds=(5, 6, 7, 8, 9),
+    ),
+    "alfworld_100": EXPERIMENTS[1],
+    "alfworld_pooling": Experiment(
+        "ALFWorld, 100, pooling",
+        {name: _ALFWORLD[name] for name in (REPEAT, COMBINATION)},
+        files=EXPERIMENTS[1].files,
+    ),
+    "webshop_16": Experiment(
+        "WebShop, 16",
+        {
+            GRPO: "webshop_long/grpo",
+            "RLOO": "webshop_long/rloo",
+            GIGPO: "webshop_long/gigpo",
+            "GiGPO, `paper`": "webshop_long/gigpo_paper",
+            "GiGPO, `page+options`": "webshop_long/gigpo_options",
+        },
+    ),
+    "webshop_60": EXPERIMENTS[3],
+    "webshop_100": EXPERIMENTS[4],
+    "babyai": EXPERIMENTS[5],
+    "sokoban_30": Experiment(
+        "Sokoban, 30",
+        {
+            GRPO: "sokoban_text_tiny/grpo",
+            "RLOO": "sokoban_text_tiny/rloo",
+            GIGPO: "sokoban_text_tiny/gigpo",
+            "GiGPO, `paper`": "sokoban_text_tiny/gigpo_paper",
+            "SALT over GiGPO, `paper`": "sokoban_text_tiny/salt_paper",
+        },
+    ),
+    "sokoban_60": EXPERIMENTS[7],
+    "sokoban_again": Experiment(
+        "Sokoban, 60, again",
+        {
+            "GRPO, 6e-4": "pooled_combined/sokoban_again/grpo_6e-4",
+            "GRPO, 2e-4": "pooled_combined/sokoban_again/grpo",
+            "GiGPO, 6e-4": "pooled_combined/sokoban_again/gigpo",
+            "`graph_values`, 2e-4": "pooled_combined/sokoban_again/graph_values",
+            "combination, 6e-4": "pooled_combined/reported/sokoban/combined_lr6e-4",
+        },
+        files=("temperature_1.json",),
+        caveat="no protocol",
+    ),
+    "frozenlake_plain": EXPERIMENTS[8],
+    "frozenlake_slips": EXPERIMENTS[9],
+    "muon_frozenlake": Experiment(
+        "Muon, FrozenLake",
+        {
+            "AdamW": "muon/reported/frozenlake/adamw_lr1e-3",
+            "Muon": "muon/reported/frozenlake/muon_lr3e-3",
+        },
+    ),
+    "muon_babyai": Experiment(
+        "Muon, BabyAI",
+        {
+            "AdamW": "muon/reported/babyai/adamw_lr1e-3",
+            "Muon": "muon/reported/babyai/muon_lr3e-3",
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference in final success.
+
+    Attributes:
+      experiment: Name of the experiment; "mean" for the mean over experiments.
+      arm: Arm.
+      base: Arm that it is compared with.
+      seeds: Number of seeds; of experiments for a mean.
+      success: Success of the arm and of its base; None for a mean.
+      fit: Fit of the difference.
+      interval: 95% interval.
+      p_value: P-value.
+      flip_p_value: Exact p-value of signs of seeds; None for a mean.
+      bootstrap: Interval of earlier texts; None for a mean.
+      corrected: P-value by Holm; None for main comparisons and exploratory ones.
+      is_significant: Whether the p-value that counts is below 5%; never of exploratory ones.
+    """
+
+    experiment: str
+    arm: str
+    base: str
+    seeds: int
+    success: tuple[float, float] | None
+    fit: MeanFit
+    interval: MeanEstimate
+    p_value: float
+    flip_p_value: float | None = None
+    bootstrap: MeanEstimate | None = None
+    corrected: float | None = None
+    is_significant: bool = False
+
+
+@functools.cache
+def read_arms(experiment: Experiment) -> list[Arm]:
+    """Reads all runs of an experiment.
+
+    Raises:
+      InputError: Runs are not finished, or not comparable.
+    """
+    arms = []
+    for label, path in experiment.arms.items():
+        prefix = RESULTS / path
+        folders = sorted(
+            folder
+            for folder in prefix.parent.iterdir()
+            if folder.name.rpartition("_seed")[0] == prefix.name
+        )
+        runs = sorted((read_run(folder) for folder in folders), key=lambda run: run.seed)
+        seeds = experiment.seeds
+        arms.append(Arm(label, tuple(run for run in runs if not seeds or run.seed in seeds)))
+    check_comparable([run for arm in arms for run in arm.runs])
+    return arms
+
+
+def compare_arms(experiment: Experiment, arms: Sequence[Arm]) -> list[Comparison]:
+    """All differences from the first arm, corrected but for the main comparisons."""
+    rows = list_comparisons(arms, experiment.files)
+    family = [
+        index
+        for index, row in enumerate(rows)
+        if row.outcome != FINAL or row.arm not in experiment.mains
+    ]
+    p_values = correct_p_values(np.array([rows[index].p_value for index in family]))
+    corrected = dict(zip(family, map(float, p_values), strict=True))
+    return [replace(row, corrected=corrected.get(index)) for index, row in enumerate(rows)]
+
+
+def is_significant(experiment: Experiment, row: Comparison) -> bool:
+    """Whether the p-value that counts is below 5%."""
+    p_value = row.p_value if row.corrected is None else row.corrected
+    return p_value < LEVEL and not experiment.caveat
+
+
+def list_differences(experiment: Experiment) -> list[Difference]:
+    """All differences of an experiment from GRPO and from GiGPO."""
+    arms = read_arms(experiment)
+    differences = []
+    for row in compare_arms(experiment, arms):
+        if row.outcome == FINAL:
+            difference = _make_difference(experiment, arms, GRPO, row)
+            significance = is_significant(experiment, row)
+            differences.append(
+                replace(difference, corrected=row.corrected, is_significant=significance)
+            )
+    others = [arm for arm in arms if arm.label not in (GRPO, GIGPO)]
+    gigpo = next(arm for arm in arms if arm.label == GIGPO)
+    for row in list_comparisons([gigpo, *others]):
+        if row.outcome == FINAL:
+            differences.append(_make_difference(experiment, arms, GIGPO, row))
+    return differences
+
+
+def _make_difference(
+    experiment: Experiment, arms: Sequence[Arm], base: str, row: Comparison
+) -> Difference:
+    by_label = {arm.label: arm for arm in arms}
+    seeds = sorted(set(by_label[row.arm].seeds) & set(by_label[base].seeds))
+    won = by_label[row.arm].stack_outcomes(seeds)[:, -1]
+    base_won = by_label[base].stack_outcomes(seeds)[:, -1]
+    return Difference(
+        experiment=experiment.name,
+        arm=row.arm,
+        base=base,
+        seeds=len(seeds),
+        success=(float(np.nanmean(won)), float(np.nanmean(base_won))),
+        fit=fit_mean(won - base_won),
+        interval=row.difference,
+        p_value=row.p_value,
+        flip_p_value=row.flip_p_value,
+        bootstrap=row.bootstrap,
+    )
+
+
+def average(differences: Sequence[Difference]) -> Difference:
+    """The mean of differences over experiments, with equal weights.
+
+    It is about these experiments, not about others, so their spread is no part of its error.
+    """
+    errors = np.array([difference.fit.error for difference in differences])
+    freedoms = np.array([difference.fit.freedom for difference in differences])
+    mean = float(np.mean([difference.fit.mean for difference in differences]))
+    variance = np.sum(errors**2)
+    freedom = variance**2 / np.sum(errors**4 / freedoms)  # Satterthwaite
+    fit = MeanFit(mean, float(np.sqrt(variance)) / len(errors), float(freedom))
+    return Difference(
+        experiment="mean",
+        arm=differences[0].arm,
+        base=differences[0].base,
+        seeds=len(differences),
+        success=None,
+        fit=fit,
+        interval=make_interval(fit),
+        p_value=find_p_value(fit),
+    )
+
+
+def list_all() -> list[Difference]:
+    """All differences, and after them the means over experiments."""
+    differences = [row for experiment in EXPERIMENTS for row in list_differences(experiment)]
+    pairs = [(arm, base) for base in (GRPO, GIGPO) for arm in (GIGPO, *OWN_ARMS) if arm != base]
+    for pair in pairs:
+        differences.append(average([row for row in differences if (row.arm, row.base) == pair]))
+    return differences
+
+
+def show_difference(difference: Difference) -> str:
+    """A difference in points with its interval, bold if it is significant."""
+    return show_interval(difference.interval, "+", bold=difference.is_significant)
+
+
+def show_interval(interval: MeanEstimate, sign: str = "", *, bold: bool = False) -> str:
+    """A mean in points with its interval."""
+    mean, low, high = (100 * value for value in interval)
+    text = f"{mean:{sign}.1f} [{low:.1f}, {high:.1f}]"
+    return f"**{text}**" if bold else text
+
+
+def find(differences: Iterable[Difference], experiment: str, arm: str, base: str) -> Difference:
+    """The difference of an experiment, by the names of both arms."""
+    names = (experiment, arm, base)
+    return next(row for row in differences if (row.experiment, row.arm, row.base) == names)
+
+
+def format_readme(differences: Sequence[Difference]) -> str:
+    """The table of README.md: a row for each arm of this project's own."""
+    lines = [
+        "| experiment, iterations (seeds) | GRPO | GiGPO | arm | less GRPO | less GiGPO |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in differences:
+        if row.base != GIGPO:
+            continue
+        base = find(differences, row.experiment, row.arm, GRPO)
+        gigpo = find(differences, row.experiment, GIGPO, GRPO) if row.success else None
+        cells = [
+            f"{row.experiment} ({row.seeds})" if row.success else f"mean of {row.seeds}",
+            f"{100 * gigpo.success[1]:.1f}%" if gigpo and gigpo.success else "",
+            f"{100 * gigpo.success[0]:.1f}%" if gigpo and gigpo.success else "",
+            row.arm,
+            show_difference(base),
+            show_difference(row),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def format_page(differences: Sequence[Difference]) -> str:
+    """The table of docs/evidence.md: all differences with their p-values."""
+    lines = [
+        "| experiment, iterations (seeds) | arm | success | difference | p | sign flip | Holm |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in differences:
+        holm = "exploratory"
+        if row.base == GRPO and row.success:
+            holm = "main" if row.corrected is None else f"{row.corrected:.3f}"
+        flip = "" if row.flip_p_value is None else f"{row.flip_p_value:.3f}"
+        cells = [
+            f"{row.experiment} ({row.seeds})" if row.success else f"mean of {row.seeds}",
+            f"{row.arm}, less {row.base}",
+            f"{100 * row.success[0]:.1f}%" if row.success else "",
+            show_difference(row),
+            f"{row.p_value:.3f}",
+            flip,
+            holm,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def format_experiment(experiment: Experiment) -> str:
+    """The table of one experiment: a row for each arm, a column for each outcome."""
+    arms = read_arms(experiment)
+    rows = {(row.arm, row.outcome): row for row in compare_arms(experiment, arms)}
+    base = arms[0].label
+    outcomes = (FINAL, "area", *experiment.files)
+    titles = [f"{outcome.removesuffix('.json')}, less {base}" for outcome in outcomes]
+    header = ["arm", "final", titles[0], "p, flip, Holm", *titles[1:], "final, by seed"]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for arm in arms:
+        final = arm.stack_outcomes()[:, -1]
+        differences = [rows.get((arm.label, outcome)) for outcome in outcomes]
+        shown = [
+            show_interval(row.difference, "+", bold=is_significant(experiment, row)) if row else ""
+            for row in differences
+        ]
+        cells = [
+            arm.label,
+            show_interval(make_interval(fit_mean(final))),
+            shown[0],
+            _show_p_values(differences[0]),
+            *shown[1:],
+            ", ".join(f"{100 * np.nanmean(won):.1f}" for won in final),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _show_p_values(row: Comparison | None) -> str:
+    if row is None:
+        return ""
+    holm = "main" if row.corrected is None else f"{row.corrected:.3f}"
+    return f"{row.p_value:.3f}, {row.flip_p_value:.3f}, {holm}"
+
+
+def write_tables(text: str, tables: Mapping[str, str]) -> str:
+    """A page with the tables between its marks replaced."""
+    return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}\n{match[3]}", text)
+
+
+def list_pages() -> list[Path]:
+    """The pages that have tables."""
+    folder = ROOT / "docs/evidence"
+    return [ROOT / "README.md", ROOT / "docs/evidence.md", *sorted(folder.glob("*.md"))]
+
+
+def make_tables(differences: Sequence[Difference]) -> dict[str, str]:
+    """All tables by name."""
+    tables = {name: format_experiment(experiment) for name, experiment in TABLES.items()}
+    return tables | {"readme": format_readme(differences), "all": format_page(differences)}
+
+
+def main() -> None:
+    """Writes the record and the tables."""
+    differences = list_all()
+    record = [asdict(difference) for difference in differences]
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    tables = make_tables(differences)
+    for path in list_pages():
+        path.write_text(write_tables(path.read_text(), tables))
+
+
+if __name__ == "__main__":
+    main()
