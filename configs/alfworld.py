@@ -12,7 +12,7 @@ default.
 Hardware: 1.5b from one GPU with 80 GB; 7b from eight (fsdp=8), or a TPU slice with as much memory.
 Expected: the paper reports 86.7% (1.5B) and 90.8% (7B) success, mean of three seeds, without naming
 the split. Nothing has been trained at that size with this code yet; docs/guide.md says what to
-watch. docs/algorithm.md compares all settings with the paper and the authors' scripts.
+watch. docs/settings.md compares all settings with the paper and the authors' scripts.
 
 The variants 1.5b_ppo and 7b_ppo are the paper's PPO baseline, with a critic and 128 tasks of one
 episode, as in the authors' script: 54.4% and 80.4%. A critic needs as much memory as the policy;

@@ -10,7 +10,7 @@ episode each, sampled at temperature 0.4 (greedy in brackets), before and after,
     tiny   44.5% (40.6%)   57.0% (60.2%)
     long   10.2%  (7.0%)   35.9% (30.5%)
 
-26 minutes on 2 cores that other programs used too. An example of `env.mix` (docs/environments.md).
+26 minutes on 2 cores that other programs used too. An example of `env.mix` (docs/tasks.md).
 """
 
 from ml_collections import ConfigDict

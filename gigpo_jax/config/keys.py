@@ -80,7 +80,7 @@ KEYS: dict[str, Key] = {
     ),
     "log.to": Key(
         ("tensorboard",),
-        "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/guide.md)",
+        "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/loggers.md)",
         # `bool` accepts every text but the empty one.
         tuple_of(Rule("a name", bool), str),
         may_change=True,
@@ -146,7 +146,7 @@ KEYS: dict[str, Key] = {
     "env.resample_turns": Key(
         0,
         "largest number of times that a turn of training is sampled again, because its uncertainty "
-        "is nearly that of the turn before; 0: never (docs/environments.md)",
+        "is nearly that of the turn before; 0: never (docs/tasks.md)",
         NOT_NEGATIVE,
         mixes=True,
     ),
@@ -401,7 +401,7 @@ KEYS: dict[str, Key] = {
     # objective
     "rl.algorithm": Key(
         "gigpo",
-        "algorithm that computes advantages (docs/algorithm.md)",
+        "algorithm that computes advantages (docs/choosing.md)",
         Rule(
             f"one of {', '.join(ALGORITHMS)}, or module:NAME",
             lambda value: value in ALGORITHMS or ":" in value,

@@ -2,7 +2,7 @@
 
 An algorithm is a function (`StepColumns`, keyword settings) -> `Advantages`, with the settings that
 define it. To add one, write such a function and put it into `ALGORITHMS`, or name it as
-`module:NAME` (docs/algorithm.md).
+`module:NAME` (docs/own_algorithm.md).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Loggers, which show metrics during a run; the record is metrics.jsonl.
 
-A logger of your own is `module:NAME` (docs/guide.md).
+A logger of your own is `module:NAME` (docs/loggers.md).
 """
 
 import re
