@@ -86,7 +86,7 @@ PAGES = {
 
 # Requirements that are too long for a cell.
 LONG_REQUIREMENTS = {
-    "rl.algorithm": "a name of the [table of algorithms](algorithm.md#algorithms-by-name), or module:NAME",
+    "rl.algorithm": "a name of the [table of algorithms](algorithms.md), or module:NAME",
 }
 
 

@@ -109,6 +109,16 @@ def test_the_page_of_metrics_is_that_of_the_loggers():
     assert (ROOT / "docs/metrics.md").read_text() == metrics["page"]()
 
 
+def test_the_table_of_algorithms_is_that_of_the_catalogue():
+    table = runpy.run_path(str(ROOT / "docs/make_algorithms.py"))
+    assert (ROOT / "docs/algorithms.md").read_text() == table["page"]()
+    # A page that the table names speaks of the algorithm.
+    for name, stem in re.findall(r"^\| `(\w+)`[^|]*\| \[(\w+)\]", table["page"](), re.MULTILINE):
+        assert f"`{name}`" in (ROOT / f"docs/{stem}.md").read_text() or name in anchors(
+            read_page(DOCS / f"{stem}.md")
+        ), name
+
+
 def test_cells_of_tables_have_at_most_25_words():
     cells = [(path.name, cell) for path in PAGES for cell in table_cells(read_page(path))]
     assert [(name, cell) for name, cell in cells if len(cell.split()) > 25] == []
