@@ -29,6 +29,7 @@ from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm
 from gigpo_jax.rollout.demonstrations import response_text
 from tests.doc_pages import (
     DOCS,
+    FENCE,
     PLACEHOLDER,
     ROOT,
     anchors,
@@ -119,6 +120,17 @@ def test_the_table_of_algorithms_is_that_of_the_catalogue():
         text = read_page(DOCS / f"{stem}.md")
         headings = [anchor for anchor in anchors(text) if anchor.startswith(name)]
         assert headings or f"`{name}`" in text, name
+
+
+def test_tables_begin_with_a_head():
+    """A row behind an empty line is no part of the table above."""
+    broken = []
+    for path in PAGES:
+        lines = ["", *FENCE.sub("", read_page(path)).splitlines(), ""]
+        for previous, line, following in zip(lines, lines[1:], lines[2:]):
+            if line.startswith("|") and not previous.strip() and not following.startswith("|--"):
+                broken.append(f"{path.name}: {line}")
+    assert broken == []
 
 
 def test_cells_of_tables_have_at_most_25_words():
