@@ -2,7 +2,9 @@
 
 import gc
 import importlib.util
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ __all__ = ["flags", "small_disk"]
 # Beyond the limit the compiler crashes with a segmentation fault.
 MEMORY_MAPS = Path("/proc/self/maps")
 MAPS_TO_KEEP = 20_000
+SHARED = "GIGPO_TESTS_FOLDER"
 # Other tests are of single methods, environments, servers and tools.
 CORE = tuple(
     f"tests/{name}"
@@ -38,6 +41,11 @@ CORE = tuple(
     ]
 )
 
+# jax reads these when it is imported, also in the processes that tests start. Most programs of
+# tests run for less time than the compiler would need to optimise them.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="seed of the long differential tests")
@@ -46,6 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The first process makes a folder for all workers and the processes that tests start.
+    if SHARED not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="gigpo-tests-", ignore_cleanup_errors=True)
+        os.environ[SHARED] = folder.name
+        config.add_cleanup(folder.cleanup)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ[SHARED]}/programs")
     # The environments of `make test-interfaces` and `make test-trainers` have no hypothesis.
     if importlib.util.find_spec("hypothesis"):
         bound_examples()
@@ -80,6 +94,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     config.hook.pytest_deselected(items=[item for item in items if not is_selected(item)])
     items[:] = filter(is_selected, items)
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """A folder for what all workers use; it is removed with the last of them."""
+    return Path(os.environ[SHARED])
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Whether processes run."""
+"""Whether processes run, and how long to wait for them."""
 
+import os
 import pathlib
 import time
 from collections.abc import Collection
@@ -19,3 +20,8 @@ def gone(pids: Collection[int], within_s: float) -> bool:
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not any(map(alive, pids))
+
+
+def patience(seconds: float) -> float:
+    """A time limit for an idle machine, longer on one that other work shares."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

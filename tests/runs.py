@@ -1,5 +1,7 @@
-"""Runs of a small config in processes of their own."""
+"""Runs of a small config, in this process or in their own."""
 
+import contextlib
+import io
 import os
 import socket
 import subprocess
@@ -11,9 +13,10 @@ import pytest
 
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
+from tests.processes import patience
 
 CONFIG = "tests/configs/example.py"
-LIMIT_S = 240
+LIMIT_S = patience(240)
 
 
 def command(workdir: Path, mode: str = "train", *flags: str) -> list[str]:
@@ -29,8 +32,25 @@ def command(workdir: Path, mode: str = "train", *flags: str) -> list[str]:
 
 
 def run(workdir: Path, mode: str = "train", *flags: str) -> subprocess.CompletedProcess[str]:
-    done = command(workdir, mode, *flags)
-    return subprocess.run(done, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    """A run in this process, which has jax and programs already.
+
+    Messages of `logging` are not in `stderr`.
+    """
+    from gigpo_jax.main import main
+
+    words = command(workdir, mode, *flags)
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+        status = main(words[3:])
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+
+def run_process(workdir: Path, mode: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """A run in a process of its own, which reads the environment's variables anew."""
+    words = command(workdir, mode, *flags)
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def run_two_hosts(workdir: Path, *flags: str) -> None:
@@ -63,23 +83,28 @@ def wait_for_iteration(process: subprocess.Popen, workdir: Path, step: int) -> N
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A warm-started model and a panel, as flags for every run of this module."""
-    return warm_start(tmp_path_factory.mktemp("warm"))
+@pytest.fixture(scope="session")
+def flags(shared_folder: Path) -> list[str]:
+    """A warm-started model and a panel, as flags for every run."""
+    return warm_start(shared_folder / "warm")
 
 
 def warm_start(folder: Path, *own: str) -> list[str]:
-    """Makes a model and a panel; the flags of runs with them.
+    """Makes a model and a panel, once for all workers; the flags of runs with them.
 
     Without flags of its own the model never wins; with 40 epochs it wins a third of the games.
     """
-    done = run(folder / "sft", "sft", f"--out={folder / 'model'}", *own)
-    assert done.returncode == 0, done.stderr
-    env = registry.make("example", drawers=2, games=16)
-    write_panel(folder / "panel.json", freeze_panel("drawers", "example", env, "test"))
+    from filelock import FileLock
+
     model = folder / "model"
     panel = folder / "panel.json"
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder / "lock"):
+        if not panel.exists():
+            done = run(folder / "sft", "sft", f"--out={model}", *own)
+            assert done.returncode == 0, done.stderr
+            env = registry.make("example", drawers=2, games=16)
+            write_panel(panel, freeze_panel("drawers", "example", env, "test"))
     return [
         f"--config.model.path={model}",
         f"--config.eval.panel={panel}",

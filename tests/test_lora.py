@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -28,12 +27,12 @@ from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.modes import evaluate, export, sft, train
 from gigpo_jax.policy import Policy, load_policy, save_policy
 from gigpo_jax.run.workdir import claim_workdir, open_workdir
+from tests import runs
 from tests.devices.multi_device import make_samples
 from tests.metrics import records
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "models/alfworld_tiny"
-LIMIT_S = 400
 
 
 def learner_of(**changes: object) -> tuple[Learner, Policy]:
@@ -159,24 +158,22 @@ def test_an_engine_that_computes_in_another_dtype_casts_the_adapter_alone() -> N
 
 
 def run(workdir: Path, mode: str, *flags: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "gigpo_jax.main",
-        "--config=configs/quickstart.py",
-        f"--workdir={workdir}",
-    ]
-    command += [f"--mode={mode}", "--config.model.lora.rank=4", "--config.model.lora.alpha=8.0"]
-    command += ["--config.optim.lr=0.003", "--config.train.groups=4", "--config.rl.kl_coef=0.01"]
-    command += ["--config.checkpoint.every=1", "--config.eval.every=0", "--config.eval.tasks=4"]
-    command += [
+    done = runs.run(
+        workdir,
+        mode,
+        f"--config={ROOT / 'configs/quickstart.py'}",
+        "--config.model.lora.rank=4",
+        "--config.model.lora.alpha=8.0",
+        "--config.optim.lr=0.003",
+        "--config.train.groups=4",
+        "--config.rl.kl_coef=0.01",
+        "--config.checkpoint.every=1",
+        "--config.eval.every=0",
+        "--config.eval.tasks=4",
         "--config.eval.greedy=False",
         "--config.train.iterations=3",
         "--config.env.workers=1",
         *flags,
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT
     )
     assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
     return done

@@ -65,6 +65,7 @@ def test_all_parts_run_on_a_cpu(tmp_path: Path) -> None:
     assert len(events) > 10
 
 
+@pytest.mark.slow
 def test_shares_are_of_the_ceilings_that_are_given(tmp_path: Path) -> None:
     given = ("--peak-tflops", "0.001", "--bandwidth-gb", "0.001")
     done = run(tmp_path / "gpu.json", "--parts", "train", "decode", *given)
@@ -94,6 +95,7 @@ def test_shares_are_of_the_ceilings_that_are_given(tmp_path: Path) -> None:
     assert least < per_token < most
 
 
+@pytest.mark.slow
 def test_half_a_pair_of_ceilings_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path / "gpu.json", "--peak-tflops", "100")
     assert done.returncode == 2

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks.tabular_fork_learning import play_iteration
 from benchmarks.tabular_forks import FIRST, MOST
@@ -84,6 +85,7 @@ def test_exact_advantages_teach():
     assert curves.unseen == {}
 
 
+@pytest.mark.slow
 def test_forks_of_an_iteration_cost_as_many_steps_as_whole_episodes():
     world = World(**SMALL)
     tasks = stack_blocks([make_tasks(world, 0, 16)])

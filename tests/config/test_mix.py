@@ -212,6 +212,7 @@ def household(folder: Path) -> ConfigDict:
     return config
 
 
+@pytest.mark.slow
 def test_two_environments_are_learnt_together_and_resumed_exactly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

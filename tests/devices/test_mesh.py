@@ -21,6 +21,7 @@ from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import AXES, gathered, learner_mesh, make_mesh, shard_by_rules
 from gigpo_jax.models import decoder
 from tests.devices import multi_device
+from tests.processes import patience
 
 PROGRAM = Path(__file__).with_name("multi_device.py")
 
@@ -44,7 +45,7 @@ def start(devices: int, *arguments: str) -> subprocess.Popen:
 
 def finish(*processes: subprocess.Popen, timeout: float = 280) -> None:
     try:
-        outputs = [process.communicate(timeout=timeout)[0] for process in processes]
+        outputs = [process.communicate(timeout=patience(timeout))[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -72,6 +73,7 @@ def expected(tmp_path_factory) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_eight_devices_equal_one(expected: str, tmp_path: Path) -> None:
     finish(start(8, "mesh", expected, str(tmp_path)))
 

@@ -34,7 +34,9 @@ print(float(jax.jit(lambda x: jnp.sin(x @ x.T).sum())(jnp.ones((8, 8)))), len(hi
 
 
 def start(cache: Path, *, gib: float = 1.0, **variables: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"GIGPO_JAX_CACHE": str(cache)} | variables
+    # The suite has a folder of its own for programs.
+    suite = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = suite | {"GIGPO_JAX_CACHE": str(cache)} | variables
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(gib)],
         env=environment,

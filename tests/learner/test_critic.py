@@ -91,6 +91,7 @@ def test_the_critic_learns_what_the_returns_are(model: str, algorithm: str, kind
     assert all(record["critic/skipped"] == 0.0 < record["critic/grad_norm"] for record in records)
 
 
+@pytest.mark.slow
 def test_progress_of_spa_rl_adds_up_to_the_outcome(model: str) -> None:
     """The critic reads before the last token of each response, and its sums become the returns."""
     config = config_of(model, "spa_rl", "model", lr=1e-2)
@@ -108,6 +109,7 @@ def test_progress_of_spa_rl_adds_up_to_the_outcome(model: str) -> None:
     np.testing.assert_allclose(sums, [0.0, 1.0, 0.0, 1.0], atol=0.3)
 
 
+@pytest.mark.slow
 def test_each_part_trains_itself_alone(model: str) -> None:
     """A value head moves no other parameter, and none at all learns with the other's rate."""
     for kind in ("model", "head"):

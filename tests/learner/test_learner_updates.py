@@ -106,6 +106,7 @@ def read_actions(learner: Learner, tokenizer: Tokenizer) -> None:
         spans.mask = action_masks(tokenizer, ("action",))
 
 
+@pytest.mark.slow
 def test_older_policies_are_copies_that_no_update_takes_over() -> None:
     """One copy for each update of staleness; the engine may have the arrays of the newest one."""
     steps = finished_steps(make_trajectories())
@@ -251,6 +252,7 @@ def test_three_bad_updates_in_a_row_end_an_iteration_and_change_nothing() -> Non
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
 
+@pytest.mark.slow
 def test_thoughts_weigh_less_and_clips_are_scaled_in_a_whole_iteration() -> None:
     """Responses are one token of thought and an action: weight 1 of thoughts changes nothing."""
     tokenizer = word_tokenizer([])

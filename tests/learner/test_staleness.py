@@ -12,6 +12,8 @@ from tests.metrics import records
 from tests.runs import wait_for_iteration
 from tests.test_host_stops import start
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 500
 

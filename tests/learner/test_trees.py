@@ -195,6 +195,7 @@ def separate_scores() -> tuple[list[tuple], decoder.Params]:
     return score_and_differentiate(TEXTS, LONGEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row_length", "execution"),
     [

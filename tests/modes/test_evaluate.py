@@ -20,7 +20,7 @@ from gigpo_jax.rollout.results import (
     wilson_interval,
 )
 from gigpo_jax.trajectory import Trajectory
-from tests.runs import LIMIT_S, command
+from tests.runs import LIMIT_S, command, run
 from tests.turns import make_turn
 
 
@@ -183,11 +183,7 @@ def test_another_evaluation_does_not_overwrite_the_results_of_the_first(tmp_path
     env = registry.make("example", drawers=2, games=16)
     write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
     model = tmp_path / "model"
-    subprocess.run(
-        command(tmp_path / "sft", "sft", f"--out={model}", "--config.sft.epochs=1"),
-        check=True,
-        timeout=LIMIT_S,
-    )
+    assert run(tmp_path / "sft", "sft", f"--out={model}", "--config.sft.epochs=1").returncode == 0
     written = []
     for temperature in ("1.0", "0.5", "1.0"):
         flags = [
@@ -196,14 +192,9 @@ def test_another_evaluation_does_not_overwrite_the_results_of_the_first(tmp_path
             f"--config.eval.panel={tmp_path / 'panel.json'}",
             f"--config.eval.temperature={temperature}",
         ]
-        process = subprocess.run(
-            command(tmp_path / "run", "eval", *flags),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=LIMIT_S,
-        )
-        line = next(line for line in process.stdout.splitlines() if line.endswith(".json"))
+        done = run(tmp_path / "run", "eval", *flags)
+        assert done.returncode == 0, done.stderr
+        line = next(line for line in done.stdout.splitlines() if line.endswith(".json"))
         written.append(Path(line.removeprefix("written: ")).name)
     assert written == ["eval_drawers.json", "eval_drawers_2.json", "eval_drawers.json"]
     second = json.loads((tmp_path / "run/eval_drawers_2.json").read_text())

@@ -12,13 +12,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def flags(shared_folder: Path) -> list[str]:
     """A model that wins some games, and groups large enough to differ behind their first state.
 
     Where all returns are equal, all forks by uncertainty are whole episodes.
     """
     return [
-        *warm_start(tmp_path_factory.mktemp("warm"), "--config.sft.epochs=40"),
+        *warm_start(shared_folder / "winning", "--config.sft.epochs=40"),
         "--config.env.max_steps=8",
         "--config.train.groups=2",
         "--config.train.group_size=12",

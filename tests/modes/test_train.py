@@ -20,7 +20,7 @@ from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.run.loggers.glossary import describe_metric
 from tests.metrics import records
 from tests.models.files import hub_server
-from tests.runs import CONFIG, LIMIT_S, command, run, run_two_hosts, wait_for_iteration
+from tests.runs import CONFIG, LIMIT_S, command, run, run_process, run_two_hosts, wait_for_iteration
 
 
 @pytest.fixture(scope="module")
@@ -278,13 +278,15 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
             "HUB_OFFLINE": 0,
         }.items():
             monkeypatch.setenv(f"HF_{name}", str(value))
-        done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}", "--push=me/run")
+        done = run_process(whole, "export", *flags, f"--out={tmp_path / 'hf'}", "--push=me/run")
         assert done.returncode == 0, done.stderr
         assert (
             f"serve: vllm serve {tmp_path / 'hf'} --dtype float32 --max-model-len " in done.stdout
         )
         assert f"pushed to {hub.url}/me/run" in done.stdout
-        again = run(tmp_path / "fresh", "eval", "--initial", "--config.model.path=me/run", flags[1])
+        again = run_process(
+            tmp_path / "fresh", "eval", "--initial", "--config.model.path=me/run", flags[1]
+        )
     assert again.returncode == 0, again.stderr
     stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
     assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]

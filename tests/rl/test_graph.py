@@ -128,6 +128,7 @@ def test_values_far_from_the_end_equal_a_linear_solve(seed: int, gamma: float) -
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
+@pytest.mark.slow
 def test_values_under_penalties_equal_a_linear_solve() -> None:
     """Steps cost 0.1, so that values far from the end are several rewards below 0."""
     batch = walks(4, groups=2, members=8, steps=800, states=60)

@@ -172,6 +172,7 @@ def around(numbers: np.ndarray) -> np.ndarray:
     return near[(near >= 0) & (near < 1)]
 
 
+@pytest.mark.slow
 def test_an_index_of_weight_zero_is_never_drawn_where_the_float32_sum_rises_there():
     """XLA sums in blocks: the cumulative sum of 1,187 numbers may rise at a 0, and may fall at the
     end.

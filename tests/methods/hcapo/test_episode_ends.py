@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.signals.hindsight import CLOSING
 from gigpo_jax.methods.hcapo.episode_ends import SECTION, EpisodeEnds, find_ends
-from gigpo_jax.methods.serl.hindsight import CLOSING
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from tests.learner.test_learner_updates import find_signal
-from tests.learner.test_teacher import WORDS, learn, learner_of, steps_of
+from tests.methods.serl.test_teacher import WORDS, learn, learner_of, steps_of
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def test_the_policy_reads_the_end_of_each_episode(tokenizer: Tokenizer) -> None:
     assert len({*column.tolist()}) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hcapo", "max_rl", "lite_ppo"])
 def test_two_iterations_learn(tokenizer: Tokenizer, name: str) -> None:
     for metrics in learn(learner_of(tokenizer, name), steps_of(tokenizer), range(2)):

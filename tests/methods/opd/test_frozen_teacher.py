@@ -140,6 +140,7 @@ def test_the_teacher_scores_the_tokens_that_the_policy_sampled(
         np.testing.assert_allclose(score, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_policy_is_left_as_it_is_by_itself_as_teacher(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

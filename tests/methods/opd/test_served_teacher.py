@@ -31,13 +31,13 @@ from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer, word_toke
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Step, finished_steps
 from tests.engines.vllm import serving
-from tests.learner.test_frozen_teacher import NO_CREDIT
 from tests.learner.test_learner_updates import (
     find_signal,
     learn_steps,
     make_config,
     make_trajectories,
 )
+from tests.methods.opd.test_frozen_teacher import NO_CREDIT
 
 LENGTH = 16  # tokens of prompt and response in `make_config`
 

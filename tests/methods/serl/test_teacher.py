@@ -13,7 +13,8 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import CreditedSteps
-from gigpo_jax.methods.serl.hindsight import CLOSING, TITLES, hindsight_prompt
+from gigpo_jax.learner.signals.hindsight import CLOSING, hindsight_prompt
+from gigpo_jax.methods.serl.hindsight import TITLES
 from gigpo_jax.methods.serl.teacher import Teacher
 from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
 from gigpo_jax.policy import Policy
@@ -144,6 +145,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tokenizer: Tokenizer, tmp_path
     assert equal_trees(resumed.checkpoint_parts(), whole.checkpoint_parts())
 
 
+@pytest.mark.slow
 def test_a_step_without_a_context_learns_as_its_base_does(tokenizer: Tokenizer) -> None:
     steps = steps_of(tokenizer)
     mute = [

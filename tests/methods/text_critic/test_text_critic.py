@@ -172,6 +172,7 @@ def test_returns_are_of_the_remaining_steps_penalties_taken_off():
     assert remaining_returns(steps) == pytest.approx([10.9, 9.9, 0.0, 10.0])
 
 
+@pytest.mark.slow
 def test_a_stopped_run_continues_with_the_critic_that_it_had(tmp_path, monkeypatch):
     def metrics(folder):
         lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
