@@ -14,6 +14,7 @@ from aiohttp import web
 from gigpo_jax.engines.base import Completion, EngineLost, OnTokens
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
 from gigpo_jax.engines.endpoint.tools import START, openai_calls, read_calls
+from gigpo_jax.engines.endpoint.xml_calls import FUNCTION
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ def _final_text(request: PolicyRequest, text: str) -> str:
     """
     ends = request.cut
     if request.tools:
-        ends = (*ends, START)
+        ends = (*ends, START, FUNCTION)
     # The replacement character at the end may be the first half of a character.
     text = cut_text(text.rstrip("\ufffd"), ends)
     text = text[: len(text) - _longest_partial_end(text, ends)]

@@ -8,7 +8,7 @@ another temperature, top_p, top_k or seed is refused, never changed in silence.
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
@@ -105,7 +105,7 @@ class PolicyRequest:
       stream: Whether the answer is a stream of events.
       usage: Whether such a stream ends with the numbers of tokens.
       messages: Messages of a chat, as its template reads them.
-      tools: Names of the tools that responses may call.
+      tools: JSON schema of the arguments of each tool that responses may call, by its name.
     """
 
     chat: bool
@@ -118,7 +118,7 @@ class PolicyRequest:
     stream: bool
     usage: bool
     messages: tuple[dict[str, Any], ...] = ()
-    tools: tuple[str, ...] = ()
+    tools: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_chat_request(
@@ -147,10 +147,10 @@ def read_chat_request(
     if not messages:
         raise RequestError("messages: at least one is needed", param="messages")
     tools = _read_field(body, "tools", list, [])
-    tool_names = tuple(_read_tool_name(tool, index) for index, tool in enumerate(tools))
+    schemas = dict(_read_tool(tool, index) for index, tool in enumerate(tools))
     if body.get("tool_choice") == "none":
         tools = []
-        tool_names = ()
+        schemas = {}
     try:
         prompt = tokenizer.chat_text(restore_sampled_calls(messages, sampled_texts), tools)
     except (InputError, RecursionError) as err:
@@ -170,7 +170,7 @@ def read_chat_request(
         logprobs=_read_field(body, "logprobs", bool, False),
     )
     # Messages as they were sent: `record_call` hashes the chat that the next request repeats.
-    return replace(request, messages=tuple(messages), tools=tool_names)
+    return replace(request, messages=tuple(messages), tools=schemas)
 
 
 def read_completion_request(
@@ -300,7 +300,8 @@ def _read_call(call: Any, label: str) -> dict[str, Any]:
     )
 
 
-def _read_tool_name(tool: Any, index: int) -> str:
+def _read_tool(tool: Any, index: int) -> tuple[str, Any]:
+    """Returns the name of a tool and the schema of its arguments."""
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
@@ -308,7 +309,7 @@ def _read_tool_name(tool: Any, index: int) -> str:
             f'tools[{index}]: must be {{"type": "function", "function": {{"name": ..}}}}',
             param="tools",
         )
-    return name
+    return name, function.get("parameters")
 
 
 def _read_settings(

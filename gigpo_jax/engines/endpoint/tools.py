@@ -1,8 +1,9 @@
 """Tool calls in responses, and in the messages that programs send back.
 
-Two forms are read: any number of `<tool_call>{"name": .., "arguments": {..}}</tool_call>` (Qwen2.5,
-Qwen3), and `{"name": .., "parameters": {..}}` as the whole response (Llama 3). Reasoning, up to the
-first `</think>`, has no calls; its `<think>` may be in the prompt.
+Three forms are read: any number of `<tool_call>{"name": .., "arguments": {..}}</tool_call>`
+(Qwen2.5, Qwen3), the same with `<function=..>` (Qwen3-Coder, see `xml_calls`), and
+`{"name": .., "parameters": {..}}` as the whole response (Llama 3). Reasoning, up to the first
+`</think>`, has no calls; its `<think>` may be in the prompt.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+from gigpo_jax.engines.endpoint.xml_calls import FUNCTION, read_function
 
 START = "<tool_call>"
 END = "</tool_call>"
@@ -23,7 +26,8 @@ def read_calls(
 
     Args:
       text: Text of the response.
-      tools: Names of the tools that it may call; without any there are no calls.
+      tools: Names of the tools that it may call; without any there are no calls. A mapping gives
+        the JSON schema of each tool's arguments.
       prompt: Prompt of the response; its text may end with `<think>`.
 
     Returns:
@@ -45,22 +49,45 @@ def read_calls(
     answer = text
     if "</think>" in text or text.lstrip().startswith("<think>"):
         thought, thought_end, answer = text.partition("</think>")
-    content, tag, remainder = answer.partition(START)
+    schemas = tools if isinstance(tools, Mapping) else {}
+    content, remainder = _split_at_call(answer, tools)
     calls = []
     with contextlib.suppress(ValueError, RecursionError):
-        while tag:
-            remainder = remainder.lstrip()
-            # The parser finds the end of the call: arguments may contain the end tag as text.
-            raw_call, length = _JSON.raw_decode(remainder)
-            remainder = remainder[length:].lstrip()
+        while remainder:
+            call, remainder = _read_call(remainder.removeprefix(START).lstrip(), schemas)
             # The end tag may be missing: before another call, and at the end of the response.
-            if remainder and not remainder.startswith((START, END)):
+            if remainder and not remainder.startswith((START, END, FUNCTION)):
                 raise ValueError("text between a call and its end")
-            calls.append(_convert_call(raw_call, "arguments"))
-            _, tag, remainder = remainder.partition(START)
+            calls.append(call)
+            _, remainder = _split_at_call(remainder.removeprefix(END), tools)
         if calls:
             return (thought + thought_end + content).rstrip(), calls
     return text, []
+
+
+def _split_at_call(text: str, tools: Collection[str]) -> tuple[str, str]:
+    """Splits a text before its first call.
+
+    Qwen3-Coder may leave the tag of a call out; `<function=` then starts it if a tool has the name.
+    """
+    starts = [START, *(f"{FUNCTION}{name}>" for name in tools)]
+    position = min((text.find(start) for start in starts if start in text), default=len(text))
+    return text[:position], text[position:]
+
+
+def _read_call(text: str, schemas: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Reads the call at the beginning of a text; returns it and the text behind it.
+
+    Raises:
+      ValueError: It cannot be read.
+    """
+    if text.startswith(FUNCTION):
+        name, arguments, remainder = read_function(text, schemas)
+        call = _convert_call({"name": name, "arguments": arguments}, "arguments")
+        return call, remainder.lstrip()
+    # The parser finds the end of the call: arguments may contain the end tag as text.
+    raw_call, length = _JSON.raw_decode(text)
+    return _convert_call(raw_call, "arguments"), text[length:].lstrip()
 
 
 def openai_calls(calls: Sequence[Mapping[str, Any]], source: bytes) -> list[dict[str, Any]]:

@@ -282,3 +282,70 @@ def test_arguments_may_have_the_tags_of_calls(tag: str):
     text = CALL.replace("sea", arguments["at"])
     assert read_calls(f"so {text}\n{text}", ["look"], "") == ("so", [call, call])
     assert read_calls(LLAMA.replace("sea", arguments["at"]), ["look"], "") == ("", [call])
+
+
+SCHEMA = {
+    "properties": {
+        "at": {"type": "string"},
+        "steps": {"type": "integer"},
+        "far": {"type": "boolean"},
+        "path": {"type": "array"},
+        "note": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "turns": {"enum": [1, 2]},
+    }
+}
+CODER = "<tool_call>\n<function=look>\n<parameter=at>\n{}\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("at", "3", "3"),
+        ("at", "null", "null"),
+        ("at", " two\nlines\n", " two\nlines\n"),
+        ("at", "a </parameter> b </function> <tool_call>", "a </parameter> b </function> <tool_call>"),
+        ("steps", "3", 3),
+        ("steps", "three", "three"),
+        ("steps", "true", "true"),
+        ("far", "True", True),
+        ("path", '["a", 1]', ["a", 1]),
+        ("path", '"a"', '"a"'),
+        ("note", "2.5", 2.5),
+        ("note", "null", None),
+        ("turns", "2", 2),
+        ("other", "3", "3"),
+    ],
+)
+def test_values_of_qwen3_coder_have_the_types_of_the_schema(name: str, written: str, value: Any):
+    text = CODER.replace("=at>", f"={name}>").format(written)
+    _, calls = read_calls(text, {"look": SCHEMA}, "")
+    assert [call["function"] for call in calls] == [{"name": "look", "arguments": {name: value}}]
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "number"),
+    [
+        (CODER, "", 1),
+        (f"i see.\n{CODER}\n{CODER} done", "i see.", 2),
+        (CODER.removeprefix("<tool_call>\n"), "", 1),  # as the model writes at times
+        (CODER.removesuffix("</tool_call>"), "", 1),
+        (f"{CALL}{CODER}", "", 2),
+        (f"<think>{CODER}</think>{CODER}", f"<think>{CODER}</think>", 1),
+        (CODER.replace("look", "go"), "", 1),
+        (CODER.replace("look", "go").removeprefix("<tool_call>\n"), ..., 0),
+        (CODER.replace("</function>", ""), ..., 0),
+        (CODER.replace("</parameter>", ""), ..., 0),
+        (CODER.replace("</function>", "so</function>"), ..., 0),
+        (CODER.replace("=look", "="), ..., 0),
+        (f"{CODER}{CODER.replace('<parameter=at>', '')}", ..., 0),
+        (f"<think>{CODER}", ..., 0),
+    ],
+)
+def test_a_call_of_qwen3_coder_is_read_or_stays_text(text: str, content: str, number: int):
+    text = text.replace("{}", "sea")
+    if content is not ...:
+        content = content.replace("{}", "sea")
+    name = "go" if "=go>" in text else "look"
+    call = {"type": "function", "function": {"name": name, "arguments": {"at": "sea"}}}
+    assert read_calls(text, ["look"], "") == (text if content is ... else content, [call] * number)
+    assert read_calls(text, [], "") == (text, [])
