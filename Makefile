@@ -1,4 +1,4 @@
-# make quickstart | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -6,6 +6,7 @@ LAUNCH := .venv-launch
 PREFLIGHT := .venv-preflight
 INTERFACES := .venv-interfaces
 TRAINERS := .venv-trainers
+CLIENTS := .venv-clients
 DOCS := .venv-docs
 HASHES := .venv-hashes
 RELEASE := .venv-release
@@ -18,7 +19,7 @@ HERE := not long and not vllm and not preflight and not interfaces
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-trainers lint format docs hashes release difftest chaos clean
+.PHONY: quickstart test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax train --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -57,6 +58,10 @@ launch-venv: $(LAUNCH)/.installed
 test-interfaces: $(INTERFACES)/.installed
 	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/adapters \
 		tests/envs/incoming/test_openenv.py tests/envs/incoming/test_verifiers.py --durations=5
+
+# The endpoint with the client of Anthropic and the Agents SDK of OpenAI, and an agent of each kind that trains.
+test-clients: $(CLIENTS)/.installed
+	$(CLIENTS)/bin/python -m pytest -m interfaces tests/engines/endpoint tests/rollout --durations=5
 
 # The advantages of credit/ in verl and TRL, against these packages in an environment of their own.
 test-trainers: $(TRAINERS)/.installed
@@ -154,6 +159,14 @@ $(INTERFACES)/.installed:
 		numpy==2.4.6 pytest==9.2.0 pytest-timeout==2.4.0
 	touch $@
 
+# Everything else from the first environment.
+$(CLIENTS)/.installed: $(VENV)/.installed-dev
+	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(CLIENTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check anthropic==2.14.0 openai-agents==0.24.0
+	touch $@
+
 # verl imports packages of its extra verl-core, but does not install them: these three are enough here.
 $(TRAINERS)/.installed:
 	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv $(TRAINERS)
@@ -171,4 +184,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(DOCS) $(HASHES) $(RELEASE) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(CLIENTS) $(TRAINERS) $(DOCS) $(HASHES) $(RELEASE) build dist site *.egg-info

@@ -70,6 +70,7 @@ MAIN_KEYS = {  # the ten that matter in a mode, or fewer
         "serve.port",
         "serve.max_sessions",
         "serve.session_timeout_s",
+        "serve.clamp",
         "sampling.temperature",
         "sampling.max_prompt_tokens",
         "sampling.max_response_tokens",

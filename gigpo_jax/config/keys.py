@@ -693,6 +693,12 @@ KEYS: dict[str, Key] = {
         may_change=True,
     ),
     "serve.request_timeout_s": Key(600.0, "time limit for one response", POSITIVE, may_change=True),
+    "serve.clamp": Key(
+        False,
+        "whether limits, sampling settings and model names of requests give way to those of the "
+        "run, in place of a refusal; for agents that are not changed",
+        may_change=True,
+    ),
     "checkpoint.every": Key(
         10, "number of iterations between checkpoints", POSITIVE, may_change=True
     ),

@@ -46,7 +46,7 @@ class TextEnv(Protocol):
 class SessionAddress:
     """The policy's address for one episode.
 
-    It is for a client of an OpenAI-compatible server.
+    It is for clients of OpenAI's and Anthropic's interfaces.
 
     Attributes:
       base_url: URL such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the
@@ -58,6 +58,16 @@ class SessionAddress:
     base_url: str
     api_key: str
     model: str
+
+    def environ(self) -> dict[str, str]:
+        """Returns the variables that clients read their address and key from."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            # Anthropic's clients add /v1 themselves.
+            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": self.api_key,
+        }
 
 
 class Harness(Protocol):

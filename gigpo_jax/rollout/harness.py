@@ -72,6 +72,7 @@ def make_endpoint(
         session_timeout_s=serve.session_timeout_s,
         request_timeout_s=serve.request_timeout_s,
         seed=config.seed,
+        clamp=serve.clamp,
     )
     return Endpoint(engine, tokenizer, settings, on_end=on_end)
 

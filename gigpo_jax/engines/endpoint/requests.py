@@ -198,13 +198,16 @@ def read_completion_request(
     )
 
 
-def read_outcome(body: Mapping[str, Any], calls: int, max_reward: float) -> dict[str, Any]:
+def read_outcome(
+    body: Mapping[str, Any], calls: int, max_reward: float, repeats: str = ""
+) -> dict[str, Any]:
     """Reads the body of /v1/reward: the fields of `sessions.SessionOutcome`.
 
     Args:
       body: Parsed JSON.
       calls: Number of recorded calls, at least 1.
       max_reward: Largest absolute value of a reward.
+      repeats: Recorded calls that may be repetitions, for the message about a wrong number.
     """
     rewards = body.get("reward")
     if not isinstance(rewards, list):
@@ -220,8 +223,9 @@ def read_outcome(body: Mapping[str, Any], calls: int, max_reward: float) -> dict
                 param="reward",
             )
     if len(rewards) != calls:
+        hint = f" ({repeats}: repeated requests need an Idempotency-Key)" if repeats else ""
         raise RequestError(
-            f"reward: {len(rewards)} rewards for {calls} recorded calls", param="reward"
+            f"reward: {len(rewards)} rewards for {calls} recorded calls{hint}", param="reward"
         )
     won = _read_field(body, "won", bool, sum(rewards) > 0)
     score = _read_number_field(body, "score", float(won))
@@ -304,7 +308,7 @@ def _read_tool(tool: Any, index: int) -> tuple[str, Any]:
     """Returns the name of a tool and the schema of its arguments."""
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
+    if not isinstance(function, dict) or not isinstance(name, str):
         raise RequestError(
             f'tools[{index}]: must be {{"type": "function", "function": {{"name": ..}}}}',
             param="tools",

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, OnTokens, SamplingParams
+from gigpo_jax.engines.endpoint.calls import SessionCall
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
-from gigpo_jax.engines.endpoint.sessions import EndpointSession, session_not_found
+from gigpo_jax.engines.endpoint.sessions import EndpointSession
 
 MAX_RUNNING = 4096  # requests that wait for the engine
 
@@ -62,37 +63,34 @@ class EngineSampler:
     async def sample_call(
         self,
         session: EndpointSession,
+        call: SessionCall,
         request: PolicyRequest,
         tokens: list[int],
         listener: OnTokens | None,
     ) -> Completion:
         """Samples the response to a call of a session.
 
-        Sampling ends with the session.
+        Sampling ends with the session, and if another request takes the place of the call's.
         """
-        session.check_limit()
-        # The key is that of the call's index, taken before anything waits: runs repeat.
-        key = session.key(session.calls)
+        key = session.key(call.index)
         start = time.monotonic()
-        session.calls += 1
         session.running += 1
         # The key of call 0 identifies the episode: all of its calls go to one server.
         sampling = replace(request.sampling, key=key, session=session.key(0))
-        # Two tasks, because the session may end first: a late response must not be recorded.
-        # `finally` cancels both, which frees the engine's slot.
+        # Three tasks, because the session or the call may end first: a late response must not be
+        # recorded. `finally` cancels them, which frees the engine's slot.
         response = asyncio.ensure_future(self._sample(tokens, sampling, listener))
-        closing = asyncio.ensure_future(session.closing.wait())
+        ends = [asyncio.ensure_future(end.wait()) for end in (session.closing, call.replaced)]
         try:
-            await asyncio.wait({response, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not response.done():
-                raise session_not_found()
+            await asyncio.wait({response, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            session.check_open(call)
             return response.result()
         except EngineLost as err:
             session.fault = err
             raise
         finally:
-            response.cancel()
-            closing.cancel()
+            for task in (response, *ends):
+                task.cancel()
             session.running -= 1
             session.last_use = time.monotonic()
             session.engine_s += session.last_use - start

@@ -1,6 +1,7 @@
 """The endpoint: an engine behind OpenAI's HTTP interface, in a thread with its own event loop.
 
     GET  /v1/models                POST /v1/chat/completions    POST /v1/completions     as OpenAI's
+    POST /v1/responses             as OpenAI's              POST /v1/messages       as Anthropic's
     POST /v1/sessions {"task"}     opens a session: {"id", "base_url"}
     POST /v1/reward {"reward"}     ends the session of the request and returns its record
     GET  /health
@@ -23,16 +24,20 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from gigpo_jax.engines.base import Engine, EngineLost, OnTokens, SamplingParams, request_key
-from gigpo_jax.engines.endpoint.answers import Answer, build_answer, cut_text, stream_answer
-from gigpo_jax.engines.endpoint.requests import (
-    PolicyRequest,
-    RequestError,
-    count_characters,
-    read_chat_request,
-    read_completion_request,
-    read_outcome,
+from gigpo_jax.engines.base import (
+    Completion,
+    Engine,
+    EngineLost,
+    OnTokens,
+    SamplingParams,
+    request_key,
 )
+from gigpo_jax.engines.endpoint.answers import Reply, cut_text, read_reply
+from gigpo_jax.engines.endpoint.calls import CallIdentity, identify_call
+from gigpo_jax.engines.endpoint.interfaces import INTERFACES, PolicyCall, RequestReader
+from gigpo_jax.engines.endpoint.messages import messages_error
+from gigpo_jax.engines.endpoint.requests import RequestError, read_outcome
+from gigpo_jax.engines.endpoint.responses import remember_chat
 from gigpo_jax.engines.endpoint.sampler import EngineSampler
 from gigpo_jax.engines.endpoint.sessions import (
     EndpointSession,
@@ -41,6 +46,7 @@ from gigpo_jax.engines.endpoint.sessions import (
     session_record,
 )
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
+from gigpo_jax.engines.endpoint.streams import stream_answer
 from gigpo_jax.engines.endpoint.web import Site, read_body
 from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.boundary import MAX_REWARD
@@ -50,7 +56,6 @@ from gigpo_jax.models.text.tokenizer import Tokenizer
 SESSION_HEADER = "X-Session-Id"
 ANCHOR_HEADER = "X-Anchor-State"
 MAX_BODY_BYTES = 4 << 20
-MAX_CHARACTERS_PER_TOKEN = 64  # of a prompt, on average; a text of any language has fewer
 MAX_TASK = 1000  # characters of the name of a task
 START_S = 30.0
 
@@ -92,12 +97,16 @@ class Endpoint:
         self._sampler = EngineSampler(engine, settings.request_timeout_s, self._finish)
         self._sessions: dict[str, EndpointSession] = {}
         self._opened_sessions = 0
-        # One thread: the calls of a session keep their order. Rendering and encoding a long prompt
-        # in the event loop would stop all other requests.
-        self._encoder = concurrent.futures.ThreadPoolExecutor(1, "endpoint-encoder")
+        self._reader = RequestReader(tokenizer, settings)
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
-        self._site = Site(settings.host, settings.port, settings.key, max_body=MAX_BODY_BYTES)
+        self._site = Site(
+            settings.host,
+            settings.port,
+            settings.key,
+            max_body=MAX_BODY_BYTES,
+            error_body=_error_body,
+        )
         self._add_routes(self._site.application.router)
         # A loop of its own, so that requests are answered while the caller's thread computes.
         self._loop = asyncio.new_event_loop()
@@ -203,8 +212,7 @@ class Endpoint:
                 # their session.
                 for session in list(self._sessions.values()):
                     session.closing.set()
-        # Not waited for: a prompt that is being encoded cannot be interrupted.
-        self._encoder.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
 
     def _abandon_sessions(self, deadline: float) -> None:
         """Ends idle sessions last used before `deadline`.
@@ -234,8 +242,10 @@ class Endpoint:
         for prefix in ("/v1", "/sessions/{session}/v1"):
             router.add_get(f"{prefix}/models", self._get_models)
             router.add_get(f"{prefix}/models/{self._settings.model}", self._get_model)
-            router.add_post(f"{prefix}/chat/completions", self._post_chat)
-            router.add_post(f"{prefix}/completions", self._post_completion)
+            for interface in INTERFACES:
+                handler = functools.partial(self._post_call, interface)
+                router.add_post(f"{prefix}/{interface}", handler)
+            router.add_post(f"{prefix}/messages/count_tokens", self._count_tokens)
             router.add_post(f"{prefix}/reward", self._post_reward)
 
     async def _get_health(self, request: web.Request) -> web.Response:
@@ -296,7 +306,8 @@ class Endpoint:
         if not session.turns:
             reason = f"; its last call was refused ({session.refusal})" if session.refusal else ""
             raise RequestError(f"the session has no call that could be rewarded{reason}")
-        outcome = SessionOutcome(**read_outcome(body, len(session.turns), MAX_REWARD))
+        repeats = session.describe_repeats()
+        outcome = SessionOutcome(**read_outcome(body, len(session.turns), MAX_REWARD, repeats))
         # The body may have arrived after the end of the session.
         if session.closing.is_set():
             raise session_not_found()
@@ -310,114 +321,50 @@ class Endpoint:
         self._close_session(session)
         return web.json_response(session_record(session))
 
-    async def _post_chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=True)
-
-    async def _post_completion(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=False)
-
-    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def _post_call(self, interface: str, request: web.Request) -> web.StreamResponse:
         session = self._find_session(request)
         try:
-            return await self._answer_call(request, session, chat=chat)
+            return await self._answer_call(interface, request, session)
         except RequestError as err:
             if session is not None:
                 session.refusal = f"{err.status}: {err}"
             raise
 
     async def _answer_call(
-        self, request: web.Request, session: EndpointSession | None, *, chat: bool
+        self, interface: str, request: web.Request, session: EndpointSession | None
     ) -> web.StreamResponse:
         body = await read_body(request)
-        self._check_model(body)
-        self._check_characters(body, session)
-        policy_request, tokens = await asyncio.get_running_loop().run_in_executor(
-            self._encoder, functools.partial(self._read_and_encode, body, session, chat=chat)
-        )
-        anchor = policy_request.observation
+        call = await self._reader.read(interface, body, session)
+        anchor = call.request.observation
         if ANCHOR_HEADER in request.headers:
             anchor = unquote(request.headers[ANCHOR_HEADER])
-        respond = functools.partial(self._respond, session, policy_request, tokens, anchor)
-        if policy_request.stream:
-            return await stream_answer(
-                request, policy_request, self._tokenizer, self._settings.model, respond
-            )
-        return web.json_response(await respond([None] * policy_request.choices))
+        form = self._reader.make_form(interface, call, body)
+        identity = identify_call(interface, await request.read(), anchor, request.headers)
 
-    def _check_model(self, body: dict[str, Any]) -> None:
-        if body.get("model") != self._settings.model:
-            raise RequestError(
-                f"model={body.get('model')!r}: this endpoint has {self._settings.model!r}",
-                status=404,
-                code="model_not_found",
-                param="model",
-            )
+        async def respond(listeners: Sequence[OnTokens | None]) -> list[Reply]:
+            replies = await self._respond(session, call, anchor, identity, listeners)
+            if session is not None and interface == "responses":
+                session.chats[form.id] = remember_chat(body, call.chat, replies[0])
+            return replies
 
-    def _check_characters(self, body: dict[str, Any], session: EndpointSession | None) -> None:
-        """Refuses a prompt that is far too long.
+        if call.request.stream:
+            return await stream_answer(request, form, self._tokenizer, respond)
+        return web.json_response(form.answer(await respond([None] * call.request.choices)))
 
-        It does so before the work of rendering and encoding.
-        """
-        limits = self._settings if session is None else session
-        max_characters = limits.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN
-        fields = [body.get("messages"), body.get("tools"), body.get("prompt")]
-        characters = count_characters(fields)
-        if characters > max_characters:
-            raise RequestError(
-                f"a prompt of {characters} characters; at most {MAX_CHARACTERS_PER_TOKEN} for each "
-                f"token of config.sampling.max_prompt_tokens={limits.max_prompt_tokens}",
-                code="context_length_exceeded",
-            )
-
-    def _read_and_encode(
-        self, body: dict[str, Any], session: EndpointSession | None, *, chat: bool
-    ) -> tuple[PolicyRequest, list[int]]:
-        """Reads a request and encodes its prompt.
-
-        It runs in the encoder's thread.
-        """
-        policy_request = self._read_request(body, session, chat=chat)
-        return policy_request, self._encode_prompt(policy_request, session)
-
-    def _read_request(
-        self, body: dict[str, Any], session: EndpointSession | None, *, chat: bool
-    ) -> PolicyRequest:
-        sampling = self._settings.sampling if session is None else session.sampling
-        recorded = session is not None
-        if not chat:
-            return read_completion_request(body, sampling, recorded=recorded)
-        sampled_texts = {} if session is None else session.sampled_texts
-        return read_chat_request(
-            body, self._tokenizer, sampling, recorded=recorded, sampled_texts=sampled_texts
-        )
-
-    def _encode_prompt(
-        self, policy_request: PolicyRequest, session: EndpointSession | None
-    ) -> list[int]:
-        prompt = policy_request.prompt
-        if not isinstance(prompt, str):
-            tokens = list(prompt)
-        elif session is None:
-            tokens = self._tokenizer.encode(prompt)
-        else:
-            tokens = session.prompt_tokens(prompt, self._tokenizer)
-        limits = self._settings if session is None else session
-        if len(tokens) > limits.max_prompt_tokens:
-            limit = f"config.sampling.max_prompt_tokens={limits.max_prompt_tokens}"
-            raise RequestError(
-                f"a prompt of {len(tokens)} tokens; at most {limit}", code="context_length_exceeded"
-            )
-        return tokens
+    async def _count_tokens(self, request: web.Request) -> web.Response:
+        session = self._find_session(request)
+        call = await self._reader.read("messages", await read_body(request), session)
+        return web.json_response({"input_tokens": len(call.tokens)})
 
     async def _respond(
         self,
         session: EndpointSession | None,
-        policy_request: PolicyRequest,
-        tokens: list[int],
+        policy_call: PolicyCall,
         anchor: str,
+        identity: CallIdentity,
         listeners: Sequence[OnTokens | None],
-    ) -> Answer:
-        """Samples the answer to a request.
+    ) -> list[Reply]:
+        """Samples the replies to a request.
 
         In a session it records the call. Every choice has a listener.
         """
@@ -425,28 +372,53 @@ class Endpoint:
             # During training only sessions keep the engine's weights as they are.
             if not (self._settings.max_sessions or self._sessions):
                 raise RequestError("no episode is played now; ask again later", status=503)
-            completions = await self._sampler.sample_choices(policy_request, tokens, listeners)
-        else:
-            completion = await self._sampler.sample_call(
-                session, policy_request, tokens, listeners[0]
+            completions = await self._sampler.sample_choices(
+                policy_call.request, policy_call.tokens, listeners
             )
-            if session.closing.is_set():
-                raise session_not_found()
-            session.check_limit()  # other calls may have ended first
-            text = self._tokenizer.decode(completion.tokens.tolist())
-            content = cut_text(text, policy_request.cut)
-            session.record_call(
-                policy_request,
-                tokens,
-                content,
-                completion,
-                anchor=anchor,
-                tokenizer=self._tokenizer,
+        else:
+            completion = await self._sample_call(
+                session, policy_call, anchor, identity, listeners[0]
             )
             completions = [completion]
-        return build_answer(
-            policy_request, tokens, completions, self._tokenizer, self._settings.model
+        return [
+            read_reply(policy_call.request, policy_call.tokens, completion, self._tokenizer)
+            for completion in completions
+        ]
+
+    async def _sample_call(
+        self,
+        session: EndpointSession,
+        policy_call: PolicyCall,
+        anchor: str,
+        identity: CallIdentity,
+        listener: OnTokens | None,
+    ) -> Completion:
+        """Samples and records a call of a session.
+
+        The repetition of a recorded call gets the response that was recorded.
+        """
+        # Before anything waits: the number of the call, which gives its random key, is that of its
+        # arrival.
+        call = session.begin_call(identity)
+        if call.completion is not None:
+            return call.completion
+        completion = await self._sampler.sample_call(
+            session, call, policy_call.request, policy_call.tokens, listener
         )
+        session.check_open(call)
+        session.check_limit()  # other calls may have ended first
+        text = self._tokenizer.decode(completion.tokens.tolist())
+        content = cut_text(text, policy_call.request.cut)
+        session.record_call(
+            policy_call.request,
+            policy_call.tokens,
+            content,
+            completion,
+            anchor=anchor,
+            tokenizer=self._tokenizer,
+        )
+        call.completion = completion
+        return completion
 
     def _find_session(self, request: web.Request) -> EndpointSession | None:
         """Returns the session that a request names, or None.
@@ -462,3 +434,10 @@ class Endpoint:
             raise session_not_found()
         session.last_use = time.monotonic()
         return session
+
+
+def _error_body(request: web.Request, error: RequestError) -> dict[str, Any]:
+    """Returns the body of an error in the form of the request's interface."""
+    if "/v1/messages" in request.path:
+        return messages_error(error)
+    return error.as_json()

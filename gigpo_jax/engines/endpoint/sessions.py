@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from gigpo_jax.engines.base import Completion, SamplingParams
+from gigpo_jax.engines.endpoint.calls import CallIdentity, SessionCall, find_repeated
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
 from gigpo_jax.engines.endpoint.tools import chat_digests, read_calls
 from gigpo_jax.env_bridge.types import Task
@@ -42,7 +44,7 @@ class EndpointSession:
       max_calls: Largest number of recorded calls.
       max_prompt_tokens: Largest number of tokens of a prompt.
       turns: Recorded calls in the order of their ends, without rewards.
-      calls: Number of requests so far, failed ones included.
+      calls: Calls so far, failed ones included, without those that were repeated.
       running: Number of requests under way.
       last_use: Time of the last request's start or end, by the monotonic clock, s.
       engine_s: Time in the engine, all calls together, s.
@@ -52,6 +54,7 @@ class EndpointSession:
       fault: Loss of the engine, if calls failed because of it.
       closing: Event that is set when no further response can be recorded.
       sampled_texts: Whole responses that call tools, as for `tools.restore_sampled_calls`.
+      chats: Messages up to and with each answer of /v1/responses, by its id.
     """
 
     id: str
@@ -61,7 +64,7 @@ class EndpointSession:
     max_calls: int
     max_prompt_tokens: int
     turns: list[Turn] = field(default_factory=list)
-    calls: int = 0
+    calls: list[SessionCall] = field(default_factory=list)
     running: int = 0
     last_use: float = field(default_factory=time.monotonic)
     engine_s: float = 0.0
@@ -71,6 +74,7 @@ class EndpointSession:
     fault: Exception | None = None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     sampled_texts: dict[bytes, str] = field(default_factory=dict)
+    chats: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     # Prompt and response of each call, as text and as token ids.
     _transcripts: list[tuple[str, list[int]]] = field(default_factory=list)
 
@@ -80,6 +84,44 @@ class EndpointSession:
             raise RequestError(
                 f"the session has made its {self.max_calls} calls (config.env.max_steps); end it"
             )
+
+    def begin_call(self, identity: CallIdentity) -> SessionCall:
+        """Starts a call, or finds the recorded one that a request repeats.
+
+        A repeated request takes the place of the first one, whose response is not recorded.
+
+        Raises:
+          RequestError: The session has all of its calls.
+        """
+        repeated = find_repeated(self.calls, identity)
+        if repeated is not None and repeated.completion is not None:
+            return repeated
+        self.check_limit()
+        if repeated is None:
+            call = SessionCall(len(self.calls), identity)
+            self.calls.append(call)
+            return call
+        repeated.replaced.set()
+        call = SessionCall(repeated.index, identity)
+        self.calls[repeated.index] = call
+        return call
+
+    def check_open(self, call: SessionCall) -> None:
+        """Raises RequestError if the response of a call can no longer be recorded."""
+        if self.closing.is_set():
+            raise session_not_found()
+        if call.replaced.is_set():
+            raise RequestError("the request was repeated; the newer one is answered")
+
+    def describe_repeats(self) -> str:
+        """Names the recorded calls that have the prompt and anchor of an earlier one."""
+        first_calls: dict[tuple[bytes, str], int] = {}
+        repeats = []
+        for number, turn in enumerate(self.turns, 1):
+            first = first_calls.setdefault((turn.prompt_tokens.tobytes(), turn.anchor), number)
+            if first < number:
+                repeats.append(f"call {number} has the prompt of call {first}")
+        return "; ".join(repeats)
 
     def prompt_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """Encodes a prompt.

@@ -20,6 +20,8 @@ class EndpointSettings:
       session_timeout_s: Time without a request after which a session is abandoned, s.
       request_timeout_s: Limit for one response, s.
       seed: Seed of the random keys of sessions.
+      clamp: Whether limits and sampling settings of requests give way to those above, in place of
+        a refusal.
     """
 
     host: str
@@ -33,3 +35,4 @@ class EndpointSettings:
     session_timeout_s: float = 600.0
     request_timeout_s: float = 600.0
     seed: int = 0
+    clamp: bool = False

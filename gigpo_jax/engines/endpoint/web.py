@@ -29,6 +29,7 @@ LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}
 log = logging.getLogger(__name__)
 # Whoever reaches the port may send nonsense, also without the key.
 log.addFilter(is_server_fault)
+ErrorBody = Callable[[web.Request, RequestError], dict[str, Any]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -39,17 +40,27 @@ class Site:
       application: Application, which gets its routes from the caller.
     """
 
-    def __init__(self, host: str, port: int, key: str, *, max_body: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str,
+        *,
+        max_body: int,
+        error_body: ErrorBody = lambda request, error: error.as_json(),
+    ) -> None:
         """Listens to nothing yet.
 
         Args:
           host, port: Address to listen on; port 0 is any free one.
           key: Bearer token of all paths but /health.
           max_body: Largest number of bytes of a body that is read at once.
+          error_body: Function of a request and its error; returns the body of the answer.
         """
         self._host = host
         self._port = port
         self._key = key
+        self._error_body = error_body
         self._guard = ConnectionGuard(log, lambda: FIRST_REQUEST_S)
         self.application = web.Application(
             client_max_size=max_body, middlewares=[self._check_and_answer]
@@ -97,7 +108,10 @@ class Site:
             message = host_error(request.headers.get("Host"), self._host, "--config.serve.host=")
             if message:
                 raise RequestError(message)
-            header = request.headers.get("Authorization", "")
+            # Clients of Anthropic have a header of their own.
+            own_key = request.headers.get("X-Api-Key")
+            default = "" if own_key is None else f"Bearer {own_key}"
+            header = request.headers.get("Authorization", default)
             # aiohttp decodes headers in this way; other bytes than UTF-8 come back unchanged.
             authorization = header.encode("utf-8", "surrogateescape")
             if request.path != "/health" and not is_authorized(authorization, self._key):
@@ -118,7 +132,8 @@ class Site:
         except Exception as err:
             error = error_answer(err)
         headers = {"Retry-After": "1"} if error.status in (429, 503) else None
-        return web.json_response(error.as_json(), status=error.status, headers=headers)
+        body = self._error_body(request, error)
+        return web.json_response(body, status=error.status, headers=headers)
 
     def _list_paths(self) -> list[str]:
         """The paths that are served, without those of sessions."""

@@ -24,6 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
+from gigpo_jax.models.text.token_bytes import TokenBytes
 
 FILES = (
     "tokenizer.json",
@@ -129,6 +130,7 @@ class Tokenizer:
                 fix="leave model.enable_thinking out",
             )
         self._special_pattern = _special_pattern(backend)
+        self._token_bytes = TokenBytes(backend)
         eos = backend.token_to_id(special_tokens.get("eos_token", ""))
         # The token that ends a chat turn comes first; files may name it again.
         ids = ([] if eos is None else [eos]) + list(stop_token_ids)
@@ -287,6 +289,13 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """Returns the exact spelling of a token, or None."""
         return self._tokenizer.id_to_token(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Returns the bytes that a token stands for; none for an id without a token.
+
+        A token of a part of a character has its part. A special token has its name.
+        """
+        return self._token_bytes(token_id)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the tokenizer's files into a folder.

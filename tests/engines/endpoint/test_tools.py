@@ -303,7 +303,11 @@ CODER = "<tool_call>\n<function=look>\n<parameter=at>\n{}\n</parameter>\n</funct
         ("at", "3", "3"),
         ("at", "null", "null"),
         ("at", " two\nlines\n", " two\nlines\n"),
-        ("at", "a </parameter> b </function> <tool_call>", "a </parameter> b </function> <tool_call>"),
+        (
+            "at",
+            "a </parameter> b </function> <tool_call>",
+            "a </parameter> b </function> <tool_call>",
+        ),
         ("steps", "3", 3),
         ("steps", "three", "three"),
         ("steps", "true", "true"),
