@@ -10,6 +10,7 @@ if __name__ == "__main__":
 
 import argparse
 import importlib
+import os
 import pathlib
 import sys
 
@@ -18,6 +19,7 @@ from gigpo_jax.config.command_line import describe_origins, join_flags, load_con
 from gigpo_jax.config.flags import find_mode, make_parser
 from gigpo_jax.core.commands import MODES
 from gigpo_jax.core.errors import InputError, StorageError, escape_controls
+from gigpo_jax.core.signals import STATUSES, end_at_second_signal, leave
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
@@ -27,6 +29,15 @@ from gigpo_jax.run.workdir import check_run
 
 def main(argv: list[str]) -> int:
     """Runs one mode; returns the exit status."""
+    is_command = ends_at_signals()
+    status = _run_safely(argv)
+    # Several hosts leave together, at the exit of Python.
+    if is_command and status in STATUSES and "JAX_PROCESS_ID" not in os.environ:
+        leave(status)
+    return status
+
+
+def _run_safely(argv: list[str]) -> int:
     try:
         return _run(argv)
     except (InputError, StorageError, EnvError, Interrupted, argparse.ArgumentError) as error:
@@ -62,6 +73,7 @@ def _run(argv: list[str]) -> int:
     # Only in the command: a program that calls `main` keeps its own handlers.
     if ends_at_signals():
         raise_interrupted()
+        end_at_second_signal()
     # Before the backend starts: it plans for devices that need not be here.
     if flags.mode == "preflight":
         return program.run(config, flags.target, flags.out, server=flags.server)

@@ -2,10 +2,16 @@
 
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from types import FrameType
+from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STATUSES = tuple(128 + number for number in SIGNALS)  # exit status of each, as in shells
+REPEAT_S = 0.5  # time after which another signal is a second one
 
 
 def end_at_signals() -> None:
@@ -17,6 +23,41 @@ def end_at_signals() -> None:
     """
     for number in SIGNALS:
         signal.signal(number, _end)
+
+
+def end_at_second_signal() -> None:
+    """Ends the process at a second signal, whatever it computes.
+
+    A thread reads the signals: the main thread handles none while it waits inside of jax.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        first_s = 0.0
+        # The sender is kept open as long as the thread lives.
+        while sender.fileno() >= 0:
+            (number,) = receiver.recv(1)
+            if number not in SIGNALS:
+                continue
+            # `timeout` and service managers may send one signal twice.
+            if first_s and time.monotonic() - first_s > REPEAT_S:
+                _end(number, None)
+            first_s = first_s or time.monotonic()
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process with the exit status of a signal.
+
+    Threads that wait for the device are not waited for: ended by Python's own exit, they abort the
+    process with messages of C++.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 def ends_at_signals() -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from gigpo_jax.devices.mesh import ROWS, replicated
 from gigpo_jax.models.vision.vision import Images
 from gigpo_jax.models.vision.vision_config import MERGE
 
+WAIT_S = 0.005  # time between two looks at a result of the device
 LOST_S = 50  # hosts end when another one gives no sign of life for so many seconds
 
 
@@ -74,6 +76,17 @@ def local_rows(mesh: Mesh, rows: int) -> int:
             value=rows,
         )
     return rows * len(mesh.local_devices) // mesh.size
+
+
+def wait_for(result: Any) -> None:
+    """Waits for arrays of the device.
+
+    Signals are handled meanwhile, which a wait inside of jax would not allow.
+    """
+    arrays: list[Any] = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+    for array in arrays:
+        while not array.is_ready():
+            time.sleep(WAIT_S)
 
 
 def global_batch(mesh: Mesh, batch: Any) -> Any:

@@ -11,13 +11,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import writes_summaries
-from gigpo_jax.devices.exchange import all_hosts, global_batch
+from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
 from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.kl_penalty import subtract_kl
 from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer, make_objective
-from gigpo_jax.learner.packing import make_minibatches, packing_stats
+from gigpo_jax.learner.packing import make_minibatches, microbatch_tokens, packing_stats
 from gigpo_jax.learner.programs import policy_programs, start_state
 from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import (
@@ -33,12 +33,12 @@ from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy, longest_tree, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import Metrics
+from gigpo_jax.rl.update import Between, Metrics, PiecewiseUpdate
 from gigpo_jax.run.checkpoint import OLDER, parts_of, state_of
 from gigpo_jax.run.loggers.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit
 
-Progress = Callable[[int, int], None]  # (minibatches done, all minibatches)
+Progress = Callable[[int, int], None]  # (tokens done, all tokens); it may end the update
 
 LARGEST = ("/ratio_max", "/skipped")  # metrics whose largest value counts, not their mean
 MISMATCH = "policy/behaviour_mismatch"
@@ -106,6 +106,11 @@ class Learner:
         compiled = sum(program._cache_size() for program in programs)
         return compiled + sum(signal.compile_count for signal in self.signals)
 
+    @property
+    def stops_in_updates(self) -> bool:
+        """Whether updates end between device calls if `progress` raises, not behind them all."""
+        return isinstance(self._programs.update, PiecewiseUpdate)
+
     def checkpoint_parts(self) -> dict[str, Any]:
         """The trees of arrays of a checkpoint by name."""
         trees = parts_of(self.state)
@@ -153,7 +158,8 @@ class Learner:
           iteration: index from 0, the version of the policy; it seeds the order of steps and sets
             the learning rate.
           timers: timers that get `advantage` and `update`.
-          progress: function to call after every minibatch.
+          progress: function to call when the device has computed more tokens. What it raises ends
+            the updates between two device calls.
 
         Returns:
           Metrics of all hosts by name, and the advantages of this host's steps.
@@ -293,27 +299,36 @@ class Learner:
         checks = [check for signal in self.signals for check in signal.finite_checks]
         checks.append(self._finite)
         records: list[Metrics] = []
-        for number, batch in enumerate(batches, start=1):
+        tokens = [microbatch_tokens(batch) for batch in local_batches]
+        report_tokens = _TokenCount(tokens, progress)
+        for number, batch in enumerate(batches):
             record: Metrics = {}
             for signal in self.signals:
                 record |= signal.update(batch, self._policy_params)
             if policy_learns:
-                record |= self._update_policy(batch, iteration)
+                between = functools.partial(report_tokens.add_microbatch, number)
+                record |= self._update_policy(batch, iteration, between)
             for check in checks:
+                # It waits for the update before: only that is done.
                 check.add(record)
             records.append(record)
-            progress(number, len(batches))
+            report_tokens.count_minibatches(number)
+        wait_for(records[-1])
         for check in checks:
             check.finish()
+        report_tokens.count_minibatches(len(batches))
         # Read once at the end: a read after each update would wait for the device every time.
         return _summarise_updates(jax.device_get(records))
 
-    def _update_policy(self, batch: StepBatch, iteration: int) -> Metrics:
+    def _update_policy(self, batch: StepBatch, iteration: int, between: Between) -> Metrics:
         # The targets of a critic are no input of the policy's program.
         batch = replace(batch, values=None)
         if self._objective.loss.kl_coef:
             batch = self._score_batch(batch, "reference", self._reference)
-        self.state, record = self._programs.update(
+        update = self._programs.update
+        if isinstance(update, PiecewiseUpdate):
+            update = functools.partial(update, between=between)
+        self.state, record = update(
             self.state, batch, self._policy.frozen, np.int32(iteration), self._rates[iteration]
         )
         return record
@@ -329,6 +344,27 @@ class Learner:
         plain = replace(batch, proximal=None, values=None)
         logprobs = self._programs.logprobs(trained, plain, self._policy.frozen)
         return replace(batch, **{field: logprobs})
+
+
+class _TokenCount:
+    """Progress of updates in tokens of this host."""
+
+    def __init__(self, tokens: Sequence[np.ndarray], progress: Progress) -> None:
+        """Takes the tokens of each minibatch's microbatches, [minibatches] of [M]."""
+        self._tokens = tokens
+        self._total = int(sum(counts.sum() for counts in tokens))
+        self._progress = progress
+
+    def add_microbatch(self, minibatch: int, result: Any, done: int, total: int) -> None:
+        """Waits for a microbatch, and counts it; see `update.Between`."""
+        del total
+        wait_for(result)
+        self.count_minibatches(minibatch, int(self._tokens[minibatch][:done].sum()))
+
+    def count_minibatches(self, done: int, more: int = 0) -> None:
+        """Counts finished minibatches, and tokens of the next one."""
+        earlier = int(sum(counts.sum() for counts in self._tokens[:done]))
+        self._progress(earlier + more, self._total)
 
 
 def _summarise_updates(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -390,18 +390,23 @@ def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
     tokens = 0
     computed = 0
     for batch in batches:
-        segments = batch.segment_ids[: int(batch.microbatches)]
-        if segments.ndim == 4:
-            segments = segments[:, :, 0]
         # The responses of a row are numbered from 1; one response a step.
         steps += int(batch.responses.max(-1).sum())
-        tokens += int((segments > 0).sum())
-        computed += segments.size
+        tokens += int(microbatch_tokens(batch).sum())
+        computed += int(batch.microbatches) * batch.tokens[0].size
     return {
         "batch/steps": steps,
         "batch/tokens": tokens,
         "batch/padding_share": 1 - tokens / max(computed, 1),
     }
+
+
+def microbatch_tokens(batch: StepBatch) -> np.ndarray:
+    """Counts the tokens of each computed microbatch of a host's minibatch."""
+    segments = batch.segment_ids[: int(batch.microbatches)]
+    if segments.ndim == 4:
+        segments = segments[:, :, 0]
+    return (segments > 0).sum((1, 2))
 
 
 def _fill_batch(

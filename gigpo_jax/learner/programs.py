@@ -7,10 +7,13 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.learner.rows import CPU_PLACES
+from gigpo_jax.models.decoder import DecoderConfig, active_param_count
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import Optimizer
+
+SLOW_FLOP = 2e11  # of a microbatch; CPUs take some seconds
 
 
 class PolicyPrograms(NamedTuple):
@@ -42,8 +45,19 @@ def policy_programs(
         make_objective(config).loss,
         **settings,
         state_shardings=state_shardings,
+        in_pieces=updates_in_pieces(config, shape, mesh),
     )
     return PolicyPrograms(step, update.make_logprobs(forward, **settings))
+
+
+def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> bool:
+    """Tests whether each microbatch of an update is a device call.
+
+    It is on CPUs where a microbatch takes seconds: a signal then acts behind it.
+    """
+    is_slow = 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    return bool(config.batch.fit_rows) and on_cpu and is_slow
 
 
 def start_state(

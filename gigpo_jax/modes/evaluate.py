@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,18 @@ class Evaluator:
         self._worker = worker
         self._tasks = tasks
 
-    async def play(self, *, greedy: bool) -> dict[str, list[Trajectory]]:
+    async def play(
+        self,
+        *,
+        greedy: bool,
+        on_decoding: Callable[[dict[str, list[Trajectory]]], None] = lambda played: None,
+    ) -> dict[str, list[Trajectory]]:
         """Plays this host's share of all trials.
 
         Args:
           greedy: Whether to play greedily too.
+          on_decoding: Function to call with the trajectories so far, after each decoding but the
+            last.
 
         Returns:
           Trajectories by decoding, "sampled" and "greedy".
@@ -134,6 +141,8 @@ class Evaluator:
                 temperature=temperature,
                 title=f"panel, {decoding}",
             )
+            if number + 1 < len(temperatures):
+                on_decoding(trajectories)
         return trajectories
 
     def outcomes(self, results: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
@@ -205,12 +214,19 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
     library = load_library(config, opened.checkpoints)
     if library is not None:
         worker.find_lessons = library.find_lessons
+    record = _describe_evaluation(opened, panel)
+    path = Path(out) if out else _result_path(workdir, record)
+
+    def write_so_far(trajectories: Mapping[str, Sequence[Trajectory]]) -> None:
+        # Several hosts join their results when all have played everything.
+        if jax.process_count() == 1:
+            _write_results(opened, panel, tasks, trajectories, record, path)
+
     # Closed before the credit is computed: the engine's memory is free then.
     with contextlib.closing(worker):
         evaluator = Evaluator(config, worker, tasks)
-        trajectories = run_async(hosts.share(evaluator.play(greedy=True)))
-    record = _describe_evaluation(opened, panel)
-    path = Path(out) if out else _result_path(workdir, record)
+        playing = evaluator.play(greedy=True, on_decoding=write_so_far)
+        trajectories = run_async(hosts.share(playing))
     # Before the credit, whose computation may fail.
     _write_results(opened, panel, tasks, trajectories, record, path)
     with show_stage("computing the credit of the episodes"):

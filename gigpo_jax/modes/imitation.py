@@ -1,18 +1,22 @@
 """Updates of the supervised warm start: cross-entropy of demonstrated responses."""
 
+import contextlib
+import functools
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_hosts, global_batch
+from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
 from gigpo_jax.learner.finite import FiniteCheck, NotFinite
 from gigpo_jax.learner.objective import make_config_optimizer
-from gigpo_jax.learner.packing import packing_stats, stream_minibatches
-from gigpo_jax.learner.programs import start_state
+from gigpo_jax.learner.packing import microbatch_tokens, packing_stats, stream_minibatches
+from gigpo_jax.learner.programs import start_state, updates_in_pieces
 from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
@@ -21,7 +25,7 @@ from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.hosts import Hosts, Stop
-from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.progress import Bar, show_progress
 from gigpo_jax.run.workdir import host_folder
@@ -86,7 +90,11 @@ class Imitation:
         forward = forward_function(config, policy.config, mesh)
         chunk = config.batch.logprob_chunk
         self._step = update.make_sft_update(
-            forward, optimizer, chunk=chunk, state_shardings=state_shardings
+            forward,
+            optimizer,
+            chunk=chunk,
+            state_shardings=state_shardings,
+            in_pieces=updates_in_pieces(config, policy.config, mesh),
         )
         self._logprobs = update.make_logprobs(forward, chunk=chunk)
 
@@ -133,8 +141,12 @@ class Imitation:
         stop = hosts.agree()
         if stop:
             return stop
-        for batch in self._remaining_minibatches():
-            self._make_update(batch, bar)
+        for number, batch in enumerate(self._remaining_minibatches()):
+            if number == 0:
+                report.say(describe_rows(batch, self.total - self.done))
+            # A signal drops an update that is begun: its state is that of the update before.
+            with contextlib.suppress(UpdateStopped):
+                self._make_update(batch, bar, interrupts)
             if jax.process_count() > 1:
                 # If another host fails, the update never ends, and only a host without a vote is
                 # stopped then.
@@ -173,12 +185,13 @@ class Imitation:
             **row_settings(self._config, self._mesh),
         )
 
-    def _make_update(self, batch: StepBatch, bar: Bar) -> None:
+    def _make_update(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> None:
         record: dict[str, float] = {}
+        step = self._step
+        if isinstance(step, update.PiecewiseUpdate):
+            step = functools.partial(step, between=self._between(batch, bar, interrupts))
         with self._timers.time("update"):
-            self.state, metrics = self._step(
-                self.state, global_batch(self._mesh, batch), self._frozen
-            )
+            self.state, metrics = step(self.state, global_batch(self._mesh, batch), self._frozen)
             self._finite.add(metrics)
             self.done += 1
             ends_epoch = self.done % self._updates_per_epoch == 0
@@ -201,6 +214,21 @@ class Imitation:
         if self.done % self._config.sft.checkpoint_every == 0:
             self._save()
 
+    def _between(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> update.Between:
+        """What happens between the device calls of an update."""
+        tokens = microbatch_tokens(batch)
+        begin = time.monotonic()
+
+        def between(result: Any, done: int, total: int) -> None:
+            wait_for(result)
+            # Several hosts stop together, behind the update.
+            if interrupts.status and jax.process_count() == 1:
+                raise UpdateStopped
+            rate = tokens[:done].sum() / (time.monotonic() - begin)
+            bar.note(f"{tokens[:done].sum():,} of {tokens.sum():,} tokens, {rate:.0f} tokens/s")
+
+        return between
+
     def _save(self) -> None:
         record = {"update": self.done, "metrics_step": self.writer.step}
         self._checkpoints.save(self.done, self.state, record)
@@ -214,6 +242,27 @@ class Imitation:
             total -= float(self._logprobs(self.state.params, batch, self._frozen).sum())
             tokens += float(batch.weight.sum())
         return total / max(tokens, 1.0)
+
+
+def describe_rows(batch: StepBatch, updates: int) -> str:
+    """Describes the size of the updates in one line.
+
+    A warning is added where most places are padding.
+    """
+    microbatches = int(batch.microbatches)
+    rows, length = batch.tokens.shape[1:]
+    places = microbatches * rows * length
+    tokens = int(microbatch_tokens(batch).sum())
+    text = (
+        f"{updates:,} updates, the first of {tokens:,} tokens in {places:,} places "
+        f"({microbatches} x {rows} rows of {length})"
+    )
+    if 2 * tokens < places:
+        text += (
+            "; most places are padding: lower config.batch.row_length and config.batch.rows, or "
+            "use config.batch.fit_rows=True"
+        )
+    return text
 
 
 def _learn_prompt(sample: Sample) -> Sample:

@@ -3,7 +3,8 @@
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -43,13 +44,15 @@ from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
-from gigpo_jax.run.interrupts import Interrupts
+from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.open_run import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
+
+SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.every`
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -95,6 +98,7 @@ async def _train_until_stopped(trainer: "Trainer") -> int:
     # A cancellation ends waits for rollouts at once; an update that runs is finished first
     # (`update`).
     with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
+        trainer.interrupted = lambda: interrupts.status > 0
         try:
             await trainer.train()
             stop = Stop(0, "")
@@ -104,6 +108,13 @@ async def _train_until_stopped(trainer: "Trainer") -> int:
                 raise
             text = f"stopped after iteration {trainer.done}; the same command continues from there"
             stop = await trainer.hosts.stop(Stop(interrupts.status, text))
+        except UpdateStopped:
+            # Parts of the update are made, so there is nothing to save.
+            text = (
+                f"stopped in the update of iteration {trainer.done + 1}; the same command "
+                f"continues after iteration {trainer.saved}"
+            )
+            stop = Stop(interrupts.status, text, saves=False)
         except (NotFinite, EngineLost, TooManyAborted) as error:
             text = f"stopped in iteration {trainer.done + 1}: {error}"
             stop = await trainer.hosts.stop(Stop(1, text))
@@ -126,6 +137,8 @@ class Trainer:
       done: Number of iterations whose updates are made, which a checkpoint records.
       pending: Metrics of iteration `done` that wait for its evaluation; None once they are written.
       rollouts: Running rollouts of iterations `done`, `done` + 1, ...
+      saved: Number of iterations that the newest checkpoint has.
+      interrupted: Function that tells whether a signal came.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path, hosts: Hosts) -> None:
@@ -153,6 +166,9 @@ class Trainer:
         self.timers = Timers()
         self.remaining = report.Remaining()
         self.done = 0
+        self.saved = 0
+        self._saved_s = time.monotonic()
+        self.interrupted: Callable[[], bool] = lambda: False
         self.pending: dict[str, float] | None = None
         self.rollouts: collections.deque[asyncio.Task[list[Trajectory]]] = collections.deque()
         # Rollouts and evaluations have the engine one after the other.
@@ -197,7 +213,7 @@ class Trainer:
             return {}
         self.learner.restore(restored)
         record = restored["record"]
-        self.done = record["iteration"]
+        self.done = self.saved = record["iteration"]
         self.pending = record["pending"]
         if self.curriculum is not None:
             self.curriculum.rates = record["curriculum"]
@@ -323,7 +339,8 @@ class Trainer:
         evaluation = await self.evaluate(last=self.done == self.config.train.iterations)
         self.record(self.pending | evaluation)
         self.pending = None
-        if self.done % self.config.checkpoint.every == 0:
+        is_overdue = time.monotonic() - self._saved_s > SAVE_S and jax.process_count() == 1
+        if self.done % self.config.checkpoint.every == 0 or is_overdue:
             await self.hosts.share(asyncio.sleep(0))  # all hosts save together, or none does
             self.save()
 
@@ -387,13 +404,19 @@ class Trainer:
         save_every = self.config.train.save_rollouts
         is_saved = bool(save_every) and self.done % save_every == 0
         title = f"update {self.done + 1}"
-        with show_progress(title, unit="minibatches") as bar:
+        with show_progress(title, unit="tokens") as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.set_progress(done, total)
+                # Several hosts stop together, behind the update.
+                is_alone = jax.process_count() == 1
+                if self.interrupted() and is_alone and self.learner.stops_in_updates:
+                    raise UpdateStopped
+
             scored = self.learner.score_steps(finished_steps(trajectories))
             # Before the updates, which change the policy that scores.
             entropies = scored.token_logprobs.entropy if is_saved else None
-            learner_metrics, credit = self.learner.learn(
-                scored, self.done, self.timers, bar.set_progress
-            )
+            learner_metrics, credit = self.learner.learn(scored, self.done, self.timers, progress)
         if is_saved:
             self.save_rollouts(trajectories, credit, entropies)
         group_sizes = np.bincount(credit.anchor_group)
@@ -480,6 +503,8 @@ class Trainer:
         if self.library is not None:
             record[LIBRARY] = self.library.record()
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
+        self.saved = self.done
+        self._saved_s = time.monotonic()
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from gigpo_jax.rl.logprobs import token_logprobs
@@ -44,6 +45,8 @@ Loss = Callable[..., LossSums]
 Measure = Callable[[Params, Params, StepBatch, jax.Array], Any]
 # (state, minibatch, frozen parameters = None, iteration = None, rate = None)
 Update = Callable[..., tuple["TrainState", Metrics]]
+# (result of a device call, microbatches done, all microbatches) -> None
+Between = Callable[[Any, int, int], None]
 
 
 @jax.tree_util.register_dataclass
@@ -128,6 +131,7 @@ def make_update(
     chunk: int = 1024,
     temperature: float = 1.0,
     state_shardings: TrainState | None = None,
+    in_pieces: bool = False,
 ) -> Update:
     """Builds the reinforcement learning step, with the loss `policy_loss`.
 
@@ -139,6 +143,7 @@ def make_update(
       temperature: Temperature of the distribution that the responses were sampled from.
       state_shardings: Sharding of each leaf of the state; gradients are summed in the parameters'
         shardings.
+      in_pieces: Whether the result is a `PiecewiseUpdate`, equal up to rounding.
 
     Returns:
       A jitted function (state, minibatch, frozen=None, iteration=None, rate=None) -> (state,
@@ -161,6 +166,7 @@ def make_update(
         temperature=temperature,
         state_shardings=state_shardings,
         masks=settings.correction in MASKS,
+        in_pieces=in_pieces,
     )
 
 
@@ -170,6 +176,7 @@ def make_sft_update(
     *,
     chunk: int = 1024,
     state_shardings: TrainState | None = None,
+    in_pieces: bool = False,
 ) -> Update:
     """Builds the supervised step.
 
@@ -190,6 +197,7 @@ def make_sft_update(
         temperature=1.0,
         state_shardings=state_shardings,
         masks=False,
+        in_pieces=in_pieces,
     )
 
 
@@ -242,6 +250,7 @@ def _make_policy_update(
     temperature: float,
     state_shardings: TrainState | None,
     masks: bool,
+    in_pieces: bool,
 ) -> Update:
     def sums(params: Params, frozen: Params, micro: StepBatch, iteration: jax.Array) -> LossSums:
         bound = partial(forward, params, frozen)
@@ -266,7 +275,61 @@ def _make_policy_update(
         metrics,
         name="policy",
         state_shardings=state_shardings,
+        in_pieces=in_pieces,
     )
+
+
+class PiecewiseUpdate:
+    """An update of several device calls, one for each microbatch.
+
+    The host can show progress between them, and stop: the state changes only in the last call.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Params], Any],
+        add: Callable[..., Any],
+        apply: Callable[..., tuple[TrainState, Metrics]],
+    ) -> None:
+        """Takes the jitted programs.
+
+        Args:
+          start: Function from parameters to sums and gradients of no tokens.
+          add: Function (parameters, minibatch, frozen parameters, iteration, m, sums and gradients)
+            -> those with microbatch m; it donates the last argument.
+          apply: Function (state, minibatch, sums and gradients, iteration, rate) -> (state,
+            metrics); it donates the state.
+        """
+        self._start = start
+        self._add = add
+        self._apply = apply
+
+    def __call__(
+        self,
+        state: TrainState,
+        batch: StepBatch,
+        frozen: Params = None,
+        iteration: jax.Array | None = None,
+        rate: jax.Array | None = None,
+        *,
+        between: Between = lambda result, done, total: None,
+    ) -> tuple[TrainState, Metrics]:
+        """Makes an update; see `make_update`.
+
+        `between` is called after each microbatch; an exception of it leaves the state as it was.
+        """
+        count = state.step + 0 if iteration is None else iteration
+        totals = self._start(state.params)
+        microbatches = int(batch.microbatches)
+        for m in range(microbatches):
+            totals = self._add(state.params, batch, frozen, count, np.int32(m), totals)
+            between(totals[0], m + 1, microbatches)
+        return self._apply(state, batch, totals, count, rate)
+
+    def _cache_size(self) -> int:
+        """Number of compiled programs, as jitted functions have it."""
+        programs: tuple[Any, ...] = (self._start, self._add, self._apply)
+        return sum(program._cache_size() for program in programs)
 
 
 def make_step(
@@ -278,6 +341,7 @@ def make_step(
     *,
     name: str,
     state_shardings: TrainState | None,
+    in_pieces: bool = False,
 ) -> Update:
     """Builds a train step, a function as that of `make_update`.
 
@@ -291,12 +355,59 @@ def make_step(
         `name`/{loss,grad_norm,lr,skipped}.
       name: Prefix of these metrics.
       state_shardings: Sharding of each leaf of the state.
+      in_pieces: Whether the result is a `PiecewiseUpdate`.
     """
 
     def place(tree: Params) -> Params:
         if state_shardings is None:
             return tree
         return jax.lax.with_sharding_constraint(tree, state_shardings.params)
+
+    def start(params: Params) -> tuple[Any, Params]:
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+        return zero(), place(zeros)
+
+    def add(
+        params: Params,
+        batch: StepBatch,
+        frozen: Params,
+        count: jax.Array,
+        span: tuple[Any, Any],
+        totals: tuple[Any, Params],
+    ) -> tuple[Any, Params]:
+        # Of the whole minibatch, before any microbatch: the gradient then equals that of one large
+        # batch, however steps are spread over microbatches and devices.
+        denominator = total(batch)
+
+        def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
+            sums = measure(params, frozen, select_microbatch(batch, m), count)
+            # Divided before the gradient is taken: gradients of microbatches add up to
+            # that of the mean.
+            return sums.loss / denominator, sums
+
+        return _accumulate_gradients(objective, params, place, span, totals)
+
+    def apply(
+        state: TrainState,
+        batch: StepBatch,
+        totals: tuple[Any, Params],
+        count: jax.Array,
+        rate: jax.Array | None,
+    ) -> tuple[TrainState, Metrics]:
+        sums, grads = totals
+        # Before the clip: the metric shows what the clip had to scale down.
+        grad_norm = optax.tree.norm(grads)
+        if rate is None:
+            rate = jnp.asarray(optimizer.schedule(count), jnp.float32)
+        # A finite loss can have gradients that are not: both decide whether the step is applied.
+        finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
+        record = metrics(sums, batch) | {
+            f"{name}/loss": sums.loss / total(batch),
+            f"{name}/grad_norm": grad_norm,
+            f"{name}/lr": rate,
+            f"{name}/skipped": 1.0 - finite.astype(jnp.float32),
+        }
+        return _apply_gradients(optimizer, state, grads, rate, finite), record
 
     def update(
         state: TrainState,
@@ -305,46 +416,41 @@ def make_step(
         iteration: jax.Array | None = None,
         rate: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
-        # Of the whole minibatch, before any microbatch: the gradient then equals that of one large
-        # batch, however steps are spread over microbatches and devices.
-        denominator = total(batch)
         count = state.step if iteration is None else iteration
-
-        def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
-            sums = measure(params, frozen, select_microbatch(batch, m), count)
-            # Divided before the gradient is taken: gradients of microbatches add up to
-            # that of the mean.
-            return sums.loss / denominator, sums
-
-        sums, grads = _accumulate_gradients(
-            objective, state.params, place, batch.microbatches, zero()
-        )
-        # Before the clip: the metric shows what the clip had to scale down.
-        grad_norm = optax.tree.norm(grads)
-        if rate is None:
-            rate = jnp.asarray(optimizer.schedule(count), jnp.float32)
-        # A finite loss can have gradients that are not: both decide whether the step is applied.
-        finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
-        record = metrics(sums, batch) | {
-            f"{name}/loss": sums.loss / denominator,
-            f"{name}/grad_norm": grad_norm,
-            f"{name}/lr": rate,
-            f"{name}/skipped": 1.0 - finite.astype(jnp.float32),
-        }
-        return _apply_gradients(optimizer, state, grads, rate, finite), record
+        span = (0, batch.microbatches)
+        totals = add(state.params, batch, frozen, count, span, start(state.params))
+        return apply(state, batch, totals, count, rate)
 
     # Without shardings of the results, XLA may choose others than those of the donated state; the
     # next call would then compile again and could not reuse the memory.
     shardings = None if state_shardings is None else (state_shardings, None)
-    return jax.jit(update, donate_argnums=0, out_shardings=shardings)
+    if not in_pieces:
+        return jax.jit(update, donate_argnums=0, out_shardings=shardings)
+
+    def add_one(
+        params: Params,
+        batch: StepBatch,
+        frozen: Params,
+        count: jax.Array,
+        m: jax.Array,
+        totals: tuple[Any, Params],
+    ) -> tuple[Any, Params]:
+        return add(params, batch, frozen, count, (m, m + 1), totals)
+
+    total_shardings = None if state_shardings is None else (None, state_shardings.params)
+    return PiecewiseUpdate(
+        jax.jit(start, out_shardings=total_shardings),
+        jax.jit(add_one, donate_argnums=5, out_shardings=total_shardings),
+        jax.jit(apply, donate_argnums=0, out_shardings=shardings),
+    )
 
 
 def _accumulate_gradients(
     objective: Callable[[Params, jax.Array], tuple[jax.Array, Any]],
     params: Params,
     place: Callable[[Params], Params],
-    microbatches: int,
-    sums: Any,
+    span: tuple[Any, Any],
+    totals: tuple[Any, Params],
 ) -> tuple[Any, Params]:
     """Sums losses and gradients over microbatches, gradients in place.
 
@@ -352,17 +458,16 @@ def _accumulate_gradients(
       objective: Function (parameters, m) -> loss and sums of microbatch m.
       params: Parameters.
       place: Function that puts a tree of gradients into the shardings of the parameters.
-      microbatches: Number of microbatches.
-      sums: Sums over no tokens.
+      span: The first microbatch, and the index behind the last one.
+      totals: Sums and float32 gradients of earlier microbatches.
 
     Returns:
-      Sums of all microbatches, and float32 gradients.
+      Sums and gradients with these microbatches.
     """
+    sums, gradients = totals
     # A reference for each leaf: the backward pass adds to those of scanned layers itself, so no
     # second gradient tree is ever held. Other gradients come as values and are added here.
-    totals = jax.tree.map(
-        jax.new_ref, place(jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
-    )
+    references = jax.tree.map(jax.new_ref, gradients)
 
     # A model with layers of two kinds scans slices of its stacks: jax 0.10 cannot add to their
     # gradients in place.
@@ -371,13 +476,15 @@ def _accumulate_gradients(
     def adds_in_place(path: tuple) -> bool:
         return _is_scanned(path) and not is_sliced
 
-    def place_for_gradient(path: tuple, total: Any) -> Any:
-        return total if adds_in_place(path) else jax.ad.GradValue()  # type: ignore[attr-defined]
+    def place_for_gradient(path: tuple, reference: Any) -> Any:
+        if adds_in_place(path):
+            return reference
+        return jax.ad.GradValue()  # type: ignore[attr-defined]
 
-    in_place = jax.tree_util.tree_map_with_path(place_for_gradient, totals)
-    value_totals = [
-        total
-        for path, total in jax.tree_util.tree_leaves_with_path(totals)
+    in_place = jax.tree_util.tree_map_with_path(place_for_gradient, references)
+    value_references = [
+        reference
+        for path, reference in jax.tree_util.tree_leaves_with_path(references)
         if not adds_in_place(path)
     ]
 
@@ -386,13 +493,13 @@ def _accumulate_gradients(
             lambda params: objective(params, m), params, has_aux=True
         )
         (grads,) = backward.with_refs(in_place)(jnp.ones_like(loss))  # type: ignore[attr-defined]
-        for total, grad in zip(value_totals, jax.tree.leaves(grads), strict=True):
+        for reference, grad in zip(value_references, jax.tree.leaves(grads), strict=True):
             # In float32: sums of many bfloat16 gradients would lose the small ones.
-            total[...] += grad.astype(jnp.float32)
+            reference[...] += grad.astype(jnp.float32)
         return sums + new_sums
 
-    sums = jax.lax.fori_loop(0, microbatches, body, sums)
-    return sums, place(jax.tree.map(jax.freeze, totals))
+    sums = jax.lax.fori_loop(*span, body, sums)
+    return sums, place(jax.tree.map(jax.freeze, references))
 
 
 def shard_state(

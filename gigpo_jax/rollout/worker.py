@@ -6,6 +6,7 @@ import copy
 import functools
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +35,11 @@ from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
-from gigpo_jax.run.progress import show_progress, show_stage
+from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Past, Trajectory
 
 # Numbers and quoted text, in which two reasons of one kind differ.
+COUNT_S = 1.0  # time between two counts of tokens beside a bar
 _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
@@ -156,17 +158,34 @@ class RolloutWorker:
                 label = environment.label
                 runner = self._make_runner(environment, settings[label], on_attempt)
                 players[label] = (runner, self.pools[label])
-            return await rollout(
-                tasks,
-                players,
-                group_size=group_size,
-                iteration=iteration,
-                first_group=first_group,
-                pasts=pasts,
-                ends=ends,
-                forking=forking,
-                strategy_episodes=strategy_episodes,
-            )
+            counting = asyncio.create_task(self._count_tokens(bar))
+            try:
+                return await rollout(
+                    tasks,
+                    players,
+                    group_size=group_size,
+                    iteration=iteration,
+                    first_group=first_group,
+                    pasts=pasts,
+                    ends=ends,
+                    forking=forking,
+                    strategy_episodes=strategy_episodes,
+                )
+            finally:
+                counting.cancel()
+
+    async def _count_tokens(self, bar: Bar) -> None:
+        """Shows the tokens of the responses beside the episodes, which may take minutes."""
+        # A snapshot has no counter of its own.
+        start = getattr(self.engine, "generated_tokens", None)
+        if start is None:
+            return
+        start_s = time.monotonic()
+        while True:
+            await asyncio.sleep(COUNT_S)
+            tokens = self.engine.generated_tokens - start
+            rate = tokens / (time.monotonic() - start_s)
+            bar.note(f"{tokens:,} tokens, {rate:.0f} tokens/s")
 
     def _settings(self, environment: RunEnvironment, temperature: float) -> EpisodeSettings:
         settings = episode_settings(

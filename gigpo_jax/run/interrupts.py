@@ -43,6 +43,10 @@ def raise_interrupted() -> None:
         signal.signal(number, handle)
 
 
+class UpdateStopped(Exception):
+    """A signal came during an update, and the update was dropped."""
+
+
 class Interrupts:
     """A context in which signals do not end the process.
 

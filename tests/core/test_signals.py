@@ -100,3 +100,33 @@ def test_ctrl_c_while_a_tool_reads_is_one_line(tmp_path: Path) -> None:
                 process.wait(timeout=20)
         _, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (130, "gigpo_jax: stopped by SIGINT\n")
+
+
+COMPUTES = """
+import hashlib, signal
+from gigpo_jax.core.signals import SIGNALS, end_at_second_signal
+for number in SIGNALS:
+    signal.signal(number, lambda number, frame: None)
+end_at_second_signal()
+print("ready", flush=True)
+hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where no handler of Python runs
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_a_process_that_computes(number: int, status: int) -> None:
+    words = [sys.executable, "-c", COMPUTES]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        # One signal, sent twice as `timeout` does, is no second one.
+        process.send_signal(number)
+        process.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    name = signal.Signals(number).name
+    assert (process.returncode, errors) == (status, f"gigpo_jax: stopped by {name}\n")

@@ -417,3 +417,31 @@ def test_a_first_moment_of_two_bytes_changes_updates_by_its_rounding_alone() -> 
         found.append(jax.tree.map(jnp.subtract, state.params, params()))
     error = optax.tree.norm(jax.tree.map(jnp.subtract, *found)) / optax.tree.norm(found[0])
     assert 0 < error < 2**-8
+
+
+def test_an_update_in_pieces_equals_one_call_and_can_be_dropped() -> None:
+    optimizer = make_optimizer(lr=1e-2)
+    build = functools.partial(make_update, forward, optimizer, LossSettings(**CLIP))
+    batch = pack(make_samples())
+    whole, expected = build()(fresh(optimizer), batch)
+    update = build(in_pieces=True)
+    done: list[tuple[int, int]] = []
+    state, metrics = update(
+        fresh(optimizer), batch, between=lambda result, m, total: done.append((m, total))
+    )
+    count = int(batch.microbatches)
+    assert count > 1
+    assert done == [(m + 1, count) for m in range(count)]
+    for name, value in expected.items():
+        assert_close(metrics[name], value)
+    assert_close(state.params, whole.params)
+    assert int(state.step) == 1
+
+    def stop(result, m, total) -> None:
+        raise RuntimeError(m)
+
+    # Neither donated nor changed: the next update begins from the same parameters.
+    with pytest.raises(RuntimeError, match=r"^1$"):
+        update(state, batch, between=stop)
+    assert_close(state.params, whole.params)
+    update(state, batch)
