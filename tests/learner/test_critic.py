@@ -77,7 +77,10 @@ def equal_trees(first: object, second: object) -> bool:
     )
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("ppo", "model"), ("step_ppo", "head")])
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [("ppo", "model"), pytest.param("step_ppo", "head", marks=pytest.mark.slow)],
+)
 def test_the_critic_learns_what_the_returns_are(model: str, algorithm: str, kind: str) -> None:
     """On the same episodes again and again; the policy stands still, so that the targets do."""
     config = config_of(model, algorithm, kind)

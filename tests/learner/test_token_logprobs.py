@@ -46,7 +46,7 @@ def step(number: int, rng: np.random.Generator, vocabulary: int) -> Step:
     return Step(number, 0, 0, turn)
 
 
-@pytest.mark.parametrize("temperature", [0.4, 0.0])
+@pytest.mark.parametrize("temperature", [0.4, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None:
     config = small()
     mesh = make_mesh(data=1, fsdp=1, tensor=1)

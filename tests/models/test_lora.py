@@ -120,6 +120,7 @@ def test_the_adapter_of_the_start_changes_no_bit() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_cpu", [False, True])
 def test_decoding_and_reading_prompts_equal_merged(for_cpu: bool) -> None:
     params = random_params(SHAPE)

@@ -18,7 +18,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("name", SMALL)
+# One shape a family; the others differ in numbers of heads and in tied embeddings.
+FAMILIES = ("gqa2_untied", "qwen3_tied", "llama3", "moe")
+SHAPES = [pytest.param(name, marks=() if name in FAMILIES else pytest.mark.slow) for name in SMALL]
+
+
+@pytest.mark.parametrize("name", SHAPES)
 def test_logits_and_gradients_equal_those_of_transformers(
     name: str, tmp_path: pathlib.Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_imitation_of_pictures_minimises_the_cross_entropy_of_the_model(trained:
     np.testing.assert_allclose(held_out[-1], np.mean(losses), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_new_model_has_the_tokens_that_vllm_looks_up(trained: Path) -> None:
     words = load_tokenizer(trained / "model")
     assert None not in [words.token_id(token) for token in (*IMAGE_TOKENS, "<|video_pad|>")]

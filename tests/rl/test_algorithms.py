@@ -56,7 +56,12 @@ def test_grpo_is_gigpo_without_the_step_part():
         )
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+# Others have tests by hand and oracles in tests/methods.
+QUICK = ("gigpo", "grpo", "rloo", "ppo", "graph_values", "repeat_discount")
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_needs(name):
     needs = find_algorithm(name).columns
     batch = {
