@@ -88,6 +88,7 @@ fi
 common=(-m vllm.entrypoints.openai.api_server --model "$model" --host "$host" --dtype "$dtype"
   --max-model-len "$max_length" --max-num-seqs "$sequences"
   --logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out
+  --hf-overrides '{"head_dtype": "float32"}'
   --worker-extension-cls gigpo_jax.engines.vllm.worker.extension.WeightLoader
   --middleware gigpo_jax.engines.access.RequireKey --disable-uvicorn-access-log)
 if [ "$lora_rank" != 0 ]; then

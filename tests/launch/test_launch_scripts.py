@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
             "0.5",
         )
         (line, _) = dry("vllm_sidecar.sh", *SIDECAR, "--gpus", gpus, *more)
-        words = line.split()
+        words = shlex.split(line)
         plan = LaunchPlan(
             python=pathlib.Path(".venv-vllm/bin/python"),
             model=pathlib.Path("/m"),

@@ -28,6 +28,7 @@ def test_an_unchanged_agent_trains_for_two_iterations(
         "train.iterations": 2,
         "train.groups": 2,
         "train.group_size": 4,
+        "train.minibatch": 16,
         "train.save_rollouts": 1,
         "sampling.max_prompt_tokens": 200,
         "engine.slots": 8,

@@ -23,6 +23,7 @@ GIB = 2**30
 # Settings of malloc for CPUs: memory of a load is kept for the next one. New pages took a third of
 # its CPU seconds.
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776"
+HEAD = '{"head_dtype": "float32"}'
 # Memory of a server's processes beside weights and cache, CPU build (docs/scaling.md).
 PROGRAM_BYTES = 2 * GIB
 
@@ -79,7 +80,8 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
         adapters = ["--enable-lora", "--max-lora-rank", str(rank), "--max-cpu-loras", "2"]
     # Log-probabilities are those of the distribution that tokens are drawn from (processed), which
     # the learner's ratio divides by. "--generation-config vllm" keeps defaults of the model's
-    # folder, such as a repetition penalty, out of that distribution.
+    # folder, such as a repetition penalty, out of that distribution. The learner computes logits in
+    # float32; vLLM's default is the dtype of the model.
     return [
         str(plan.python),
         *("-m", "vllm.entrypoints.openai.api_server"),
@@ -90,6 +92,7 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
         *("--max-num-seqs", str(plan.sequences)),
         *("--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),
+        *("--hf-overrides", HEAD),
         "--enable-scale-out",
         *("--worker-extension-cls", f"{WORKER}.extension.WeightLoader"),
         *("--middleware", "gigpo_jax.engines.access.RequireKey"),

@@ -25,6 +25,9 @@ RELEASES_INFLIGHT = ("0.32",)  # with 0.33 requests had to be repeated
 MODE = "processed_logprobs"  # vLLM's default ignores the temperature
 FIXES = {
     "dtype": "make --dtype and engine.dtype the same",
+    "head_dtype": """start it with --hf-overrides '{"head_dtype": "float32"}'""",
+    "cache_dtype": "start it with --kv-cache-dtype auto",
+    "quantization": "start it without --quantization",
     "logprobs_mode": f"start it with --logprobs-mode {MODE}",
     "takes_seeds": "start it with --no-enable-chunked-prefill",
 }
@@ -304,7 +307,15 @@ def check_description(
     Raises:
       InputError: A value differs.
     """
-    expected = expected | {"logprobs_mode": MODE, "takes_seeds": True}
+    # The precision of engine and learner, from the head's logits to the cache. vLLM's norms have
+    # float32 statistics, as ours do.
+    expected = expected | {
+        "logprobs_mode": MODE,
+        "takes_seeds": True,
+        "head_dtype": "float32",
+        "cache_dtype": expected.get("dtype"),
+        "quantization": "none",
+    }
     fixes = FIXES | {"max_model_len": f"start it with --max-model-len {max_length}"}
     check_served(url, description, expected, max_length=max_length, fixes=fixes)
     if not description.get("weights_dir"):

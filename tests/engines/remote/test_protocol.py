@@ -232,6 +232,7 @@ def test_the_probe_reads_the_prompts_own_tokens() -> None:
 WANTED = {"hidden_size": 8, "tie_word_embeddings": True, "tokenizer": "t", "dtype": "float32"}
 GOOD = WANTED | {"logprobs_mode": "processed_logprobs", "takes_seeds": True, "max_model_len": 96}
 GOOD |= {"weights_dir": "/w", "adapter_rank": 0}
+GOOD |= {"head_dtype": "float32", "cache_dtype": "float32", "quantization": "none"}
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,9 @@ GOOD |= {"weights_dir": "/w", "adapter_rank": 0}
             "its dtype is 'bfloat16', the learner needs 'float32'; make --dtype and engine.dtype",
         ),
         ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
+        ({"head_dtype": "bfloat16"}, r"--hf-overrides '{\"head_dtype\": \"float32\"}'"),
+        ({"cache_dtype": "fp8"}, "its cache_dtype is 'fp8', the learner needs 'float32'"),
+        ({"quantization": "awq"}, "start it without --quantization"),
         ({"takes_seeds": False}, "start it with --no-enable-chunked-prefill"),
         ({"max_model_len": 95}, "--max-model-len 96"),
         ({"weights_dir": ""}, "--weights-dir"),

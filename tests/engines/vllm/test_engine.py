@@ -49,6 +49,9 @@ def test_weights_that_cannot_be_written_are_one_line_and_leave_nothing(tmp_path:
         "dtype": "float32",
     }
     found |= {
+        "head_dtype": "float32",
+        "cache_dtype": "float32",
+        "quantization": "none",
         "logprobs_mode": "processed_logprobs",
         "takes_seeds": True,
         "max_model_len": 96,

@@ -3,6 +3,7 @@ any case.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import pkgutil
@@ -57,6 +58,8 @@ def test_the_key_is_in_the_environment_and_on_no_command_line(
     assert not any("sesame" in part for part in command)
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert "--no-enable-chunked-prefill" in command
+    # The learner's logits are float32.
+    assert json.loads(command[command.index("--hf-overrides") + 1]) == {"head_dtype": "float32"}
     on_gpu = vllm_launch.server_command(plan(tmp_path, gpu=True, gpu_memory_fraction=0.5), 8123)
     assert on_gpu[on_gpu.index("--gpu-memory-utilization") + 1] == "0.5"
     assert "--no-enable-chunked-prefill" not in on_gpu

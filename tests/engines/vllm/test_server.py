@@ -177,6 +177,7 @@ def test_a_response_of_weights_in_flight_counts_if_they_pass_their_probe(failure
 def test_the_probe_of_weights_in_flight_has_a_place_behind_no_request() -> None:
     description = {"max_num_seqs": 3, "max_model_len": 96, "weights_dir": "w", "takes_seeds": True}
     description["logprobs_mode"] = "processed_logprobs"
+    description |= {"head_dtype": "float32", "cache_dtype": None, "quantization": "none"}
     answers = Answers(version={"version": "0.32.0"}, rpc={"results": [description]})
 
     async def work(server: VllmServer) -> int:

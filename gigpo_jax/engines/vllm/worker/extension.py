@@ -73,11 +73,15 @@ class WeightLoader:
         # A request's own seed together with chunked prefill kills the engine of the CPU build.
         is_cpu = config.device_config.device_type == "cpu"
         takes_seeds = not (is_cpu and config.scheduler_config.enable_chunked_prefill)
+        cache_dtype = str(config.cache_config.cache_dtype)
         description = architecture(model_json)
         description |= describe_vision(_read_tower(model_json, pathlib.Path(model.model)))
         description |= {
             "tokenizer": tokenizer_fingerprint(tokenizer),
-            "dtype": str(model.dtype).removeprefix("torch."),
+            "dtype": _dtype_name(model.dtype),
+            "head_dtype": _dtype_name(model.head_dtype),
+            "cache_dtype": _dtype_name(model.dtype) if cache_dtype == "auto" else cache_dtype,
+            "quantization": str(model.quantization or "none"),
             "logprobs_mode": str(getattr(model.logprobs_mode, "value", model.logprobs_mode)),
             "max_model_len": int(model.max_model_len),
             "max_num_seqs": int(config.scheduler_config.max_num_seqs),
@@ -332,6 +336,10 @@ def _read_tower(model_json: dict[str, Any], folder: pathlib.Path) -> VisionConfi
     text = decoder_json(model_json)
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     return read_vision(model_type, text, rope, folder, text["hidden_size"])
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _model_json(model_config: Any) -> dict[str, Any]:
