@@ -15,6 +15,8 @@ import pytest
 
 from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
 from gigpo_jax.envs import registry
+from gigpo_jax.learner import programs
+from gigpo_jax.learner.learner import Learner
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.record import read_rollouts
 from gigpo_jax.run.loggers.glossary import describe_metric
@@ -453,3 +455,33 @@ def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alo
         )  # nor one of the workers, whose later answers nobody takes
         assert mode == "sft" or "episodes were aborted, too many to continue" in done.stdout
     assert (tmp_path / "train" / "checkpoints" / "0").is_dir()
+
+
+def test_a_signal_drops_an_update_in_pieces(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a large model on a CPU: each microbatch is a device call.
+    monkeypatch.setattr(programs, "SLOW_FLOP", 0)
+    words = [*flags, "--config.checkpoint.every=1", "--config.train.iterations=2"]
+    learn = Learner.learn
+
+    def learn_with_signal(self, scored, iteration, timers, progress):
+        def signal_in_second(done: int, total: int) -> None:
+            if iteration == 1 and 0 < done < total:
+                os.kill(os.getpid(), signal.SIGTERM)
+            progress(done, total)
+
+        return learn(self, scored, iteration, timers, signal_in_second)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "learn", learn_with_signal)
+        stopped = run(tmp_path, "train", *words)
+    assert (stopped.returncode, stopped.stdout.splitlines()[-1]) == (
+        143,
+        "stopped in the update of iteration 2; the same command continues after iteration 1",
+    )
+    assert [record["step"] for record in records(tmp_path)] == [0, 1]
+    done = run(tmp_path, "train", *words)
+    assert done.returncode == 0, done.stderr
+    assert "continuing after iteration 1" in done.stdout
+    assert [record["step"] for record in records(tmp_path)] == [0, 1, 2]
