@@ -34,6 +34,7 @@ def model(folder: Path) -> Iterator[TextModel]:
         yield loaded
 
 
+@pytest.mark.slow
 def test_greedy_texts_and_their_ends_are_those_of_transformers(
     model: TextModel, folder: Path
 ) -> None:

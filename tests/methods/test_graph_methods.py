@@ -66,6 +66,7 @@ def test_graph_values_by_hand() -> None:
     np.testing.assert_allclose(got, [2.5, 7.5, -2.5, -7.5, -2.5], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_shrinkage_and_truncation_by_hand() -> None:
     # One pseudo-visit with the mean return 20 / 5 = 4: V(Z) = 2, V(Y) = (10 + 2 + 4) / 3 = 16/3,
     # V(X) = (2 V(Y) + 4) / 3 = 44/9.
@@ -83,6 +84,7 @@ def test_shrinkage_and_truncation_by_hand() -> None:
     np.testing.assert_allclose(got, [0, 5, 0, 0, -5], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
 def test_graph_values_equal_the_oracle(preset: str, normalize: str) -> None:
     own = [
@@ -101,6 +103,7 @@ def test_graph_values_equal_the_oracle(preset: str, normalize: str) -> None:
         check(got, want, seed)
 
 
+@pytest.mark.slow
 def test_truncated_steps_of_walks_count_in_no_mean() -> None:
     batch = graph_oracle.with_ends(walks(7, groups=2, members=8, steps=30, states=10), 7)
     how = {"lam": 0.0, "shrinkage": 0.5, "truncation": "ignore"}
@@ -143,6 +146,7 @@ def test_gagpo_by_hand() -> None:
     np.testing.assert_allclose(got, [2.5, 0, -2.5, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
 def test_g2po_graphgpo_and_gagpo_equal_their_oracles(preset: str, normalize: str) -> None:
     how = {"normalize": normalize, "ddof": 1}
@@ -158,6 +162,7 @@ def test_g2po_graphgpo_and_gagpo_equal_their_oracles(preset: str, normalize: str
         check(total(batch, "gagpo", preset, normalize=normalize), want, seed)
 
 
+@pytest.mark.slow
 def test_graphgpo_on_walks_equals_its_oracle() -> None:
     """Cycles, dead ends, and shortest ways that lead through several episodes."""
     batch = graph_oracle.with_ends(walks(5, groups=3, members=8, steps=30, states=10), 5)
@@ -167,6 +172,7 @@ def test_graphgpo_on_walks_equals_its_oracle() -> None:
     assert np.any(want)
 
 
+@pytest.mark.slow
 def test_states_with_thousands_of_visits() -> None:
     batch = walks(1, groups=1, **CROWDED)
     batch["reward"] += np.random.default_rng(0).normal(0, 1, len(batch["reward"]))
@@ -182,6 +188,7 @@ def test_states_with_thousands_of_visits() -> None:
     np.testing.assert_allclose(step_part(batch, "graphgpo", omega=0.5), graphgpo, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [{"members": 12, "steps": 60, "states": 6}, CROWDED])
 @pytest.mark.parametrize("name", ["graph_values", "gagpo", "g2po"])
 def test_rounding_is_not_whitened(name: str, size: dict[str, int]) -> None:

@@ -10,7 +10,10 @@ from gigpo_jax.main import main
 TINY = Path(__file__).parents[2] / "models" / "sokoban_text_tiny"
 
 
-@pytest.mark.parametrize("mode", ["train", "eval", "serve"])
+@pytest.mark.parametrize(
+    "mode",
+    ["train", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("eval", "serve"))],
+)
 def test_a_hostile_template_ends_a_run_with_one_line(
     mode: str,
     tmp_path: Path,

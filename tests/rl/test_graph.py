@@ -97,6 +97,7 @@ def test_values_equal_a_linear_solve_without_jit() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.95, 0.999, 1.0])
 @pytest.mark.parametrize(
     "size",
@@ -139,6 +140,7 @@ def test_values_under_penalties_equal_a_linear_solve() -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
+@pytest.mark.slow
 def test_groups_with_small_rewards_are_as_exact_as_their_neighbours() -> None:
     batch = walks(2, groups=2, members=8, steps=40, states=8)
     scale = np.where(batch["group"] == 0, 1e-3, 1e3).astype(np.float32)

@@ -263,6 +263,7 @@ def tiny_engine() -> Any:
         yield engine
 
 
+@pytest.mark.slow
 def test_the_real_engine_tries_and_reflects_the_same_way_in_any_company(
     tiny_engine: JaxEngine,
 ) -> None:

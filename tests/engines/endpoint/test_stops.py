@@ -58,6 +58,7 @@ def check_record(session: openai.OpenAI) -> str:
     return steps[1]["prompt"]
 
 
+@pytest.mark.slow
 def test_a_program_that_appends_to_a_completion(session: openai.OpenAI):
     prompt = ACT
     for _ in range(3):

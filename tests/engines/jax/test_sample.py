@@ -82,6 +82,7 @@ def test_frequencies_and_logprobs_are_those_of_the_distribution(
     assert chi2 < next(limit for degrees, limit in CHI2_999.items() if degrees >= freedom)
 
 
+@pytest.mark.slow
 def test_a_large_flat_vocabulary_is_drawn_evenly():
     # Blocks of 128 tokens, the last one not full; every token as likely as any other but one, which
     # is likelier.

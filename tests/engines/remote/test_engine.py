@@ -81,6 +81,7 @@ class Receiving(Server):
         return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "name", "scores_file"),
     [

@@ -119,6 +119,7 @@ def test_a_worker_cannot_run_code_here(tmp_path: Path) -> None:
     assert "sent an answer that cannot be read" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_malformed_answer_replaces_the_worker_at_once(name: str) -> None:
     message, replaced = act(FRAMES[name])
