@@ -33,6 +33,10 @@ METHODS = {
         if (path / "advantages.py").exists()
     },
 }
+# The file of a method -> its page.
+METHOD_PAGES = {
+    f"{module.replace('.', '/')}.py": f"algorithms/{name}.md" for name, module in METHODS.items()
+}
 NOTEBOOKS = ("train", "advantages", "worlds", "talk_to_a_model", "colab")  # in reading order
 PAGES = {  # file of the repository -> page of the site, for what is not in docs/
     "README.md": "index.md",
@@ -74,9 +78,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def link(found: re.Match[str]) -> str:
         image, text, target, anchor = found.groups()
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        there = PAGES.get(
-            inside, inside.removeprefix("docs/") if inside.startswith("docs/") else None
-        )
+        there = PAGES.get(inside) or METHOD_PAGES.get(inside)
+        if there is None and inside.startswith("docs/"):
+            there = inside.removeprefix("docs/")
         if there is None:
             return text
         return f"{image}[{text}]({posixpath.relpath(there, posixpath.dirname(page.file.src_uri))}{anchor or ''})"
