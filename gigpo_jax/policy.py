@@ -23,7 +23,6 @@ from gigpo_jax.devices.mesh import (
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
 from gigpo_jax.models.experts import apply_experts
-from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.hub import model_folder
@@ -220,6 +219,8 @@ def start_adapter(
         )
     shardings = adapter_shardings(shape, adapter, mesh)
     if config.model.lora.path:
+        from gigpo_jax.models.files.adapter_file import load_adapter
+
         pairs = load_adapter(config.model.lora.path, shape, adapter)
         return jax.device_put(pairs, shardings), adapter.scale
     # In one program with shardings: no device holds the whole tree.
@@ -332,6 +333,8 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         tokenizer=policy.tokenizer,
         stop_strings=stop,
     )
+    from gigpo_jax.models.files.adapter_file import save_adapter
+
     save_adapter(
         folder / ADAPTER,
         adapter,

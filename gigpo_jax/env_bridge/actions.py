@@ -77,3 +77,8 @@ def _matches_placeholder(action: str, entry: str) -> bool:
         and action.startswith(prefix)
         and action.endswith(suffix)
     )
+
+
+def response_text(action: str) -> str:
+    """Writes a response in the environments' format, without a thought."""
+    return f"<think></think><action>{action}</action>"

@@ -14,7 +14,6 @@ from gigpo_jax.devices.exchange import all_hosts, all_rows
 from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.step_columns import neighbour_buckets, resize_columns, step_columns
 from gigpo_jax.rl import advantages as rl_advantages
-from gigpo_jax.rl import gae
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.trajectory import Step, StepCredit
 
@@ -87,6 +86,8 @@ def step_credit(
             members = dataclasses.replace(columns, mask=mask)
             metrics |= credit_metrics(result, members, suffix=f"/{label}")
     if result.target is not None:
+        from gigpo_jax.rl import gae
+
         for name, value in gae.value_metrics(columns, result.target).items():
             metrics[name] = float(value)
     return metrics, credit

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -28,7 +28,6 @@ from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.run.checkpoint import newest_record
 from gigpo_jax.trajectory import Trajectory
 
-LIBRARY = "library"  # name in a checkpoint's record
 EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
 SIMILARITY = 0.85  # of SLEA-RL, for states and for lessons
 _MOST_CLUSTERS = 500  # as in SLEA-RL's code
@@ -58,6 +57,8 @@ class Library:
       entries: Lessons by zone, in the order of admission.
       updates: Number of iterations whose lessons it has.
     """
+
+    RECORD: ClassVar[str] = "library"  # name in a checkpoint's record
 
     def __init__(self, warmup: int, capacity: int) -> None:
         """Is empty.
@@ -116,6 +117,10 @@ class Library:
         self.updates += 1
         self._found.clear()
 
+    def learn(self, trajectories: Sequence[Trajectory], join: JoinRows) -> None:
+        """Adds the lessons in an iteration's episodes; all hosts call this together."""
+        self.add_lessons(join_lessons(trajectories, join))
+
     def _add(
         self, zone: str, kind: str, text: str, score: float, lesson: Mapping[str, Any]
     ) -> None:
@@ -167,19 +172,17 @@ class Library:
         self._found.clear()
 
 
-def make_library(config: ConfigDict) -> Library | None:
-    """The library of a run at its start, or None."""
-    train = config.train
-    return Library(train.experience, train.experience_capacity) if train.experience else None
+def make_library(config: ConfigDict) -> Library:
+    """The library of a run at its start, where `train.experience` asks for one."""
+    return Library(config.train.experience, config.train.experience_capacity)
 
 
-def load_library(config: ConfigDict, checkpoints: Path) -> Library | None:
+def load_library(config: ConfigDict, checkpoints: Path) -> Library:
     """The library of a run's newest checkpoint."""
     library = make_library(config)
-    if library is not None:
-        record = newest_record(checkpoints)
-        if record:
-            library.restore(record[LIBRARY])
+    record = newest_record(checkpoints)
+    if record:
+        library.restore(record[library.RECORD])
     return library
 
 

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from gigpo_jax.env_bridge.types import anchor_hash
-from gigpo_jax.learner.similarity import similar_anchors
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.trajectory import Step
 
@@ -82,6 +81,8 @@ def step_columns(
     if similarity is None:
         anchor_lanes = _hash_texts(anchors)
     else:
+        from gigpo_jax.learner.similarity import similar_anchors
+
         workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
         # A summary has the state of its step in its anchor, and is nothing like the step.
         kinds = 2 * group.astype(np.int64) + [s.turn.is_summary for s in steps]

@@ -20,14 +20,12 @@ from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.credit import step_credit
-from gigpo_jax.learner.experience import load_library
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.signals.table import compute_columns, load_signals, signal_bytes
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment, list_environments
-from gigpo_jax.rollout.examples import make_examples
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import (
@@ -211,9 +209,10 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         folder=workdir / "servers",
         examples=_panel_examples(environments, panel, tasks, opened.policy),
     )
-    library = load_library(config, opened.checkpoints)
-    if library is not None:
-        worker.find_lessons = library.find_lessons
+    if config.train.experience:
+        from gigpo_jax.learner.experience import load_library
+
+        worker.find_lessons = load_library(config, opened.checkpoints).find_lessons
     record = _describe_evaluation(opened, panel)
     path = Path(out) if out else _result_path(workdir, record)
 
@@ -237,6 +236,8 @@ def _panel_examples(
     environments: Sequence[RunEnvironment], panel: Panel, tasks: Sequence[Task], policy: Policy
 ) -> dict[str, Examples]:
     """Examples in the agent's prompts, by label of the environment."""
+    from gigpo_jax.rollout.examples import make_examples
+
     encode = prompt_encoder(policy.tokenizer, policy.config.vision)
     examples = {}
     for environment in environments:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -18,19 +18,12 @@ from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import all_rows, local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
-from gigpo_jax.learner.experience import (
-    LIBRARY,
-    choose_episodes,
-    join_lessons,
-    make_library,
-)
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
-from gigpo_jax.rollout.earlier_starts import make_earlier_starts
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
@@ -51,6 +44,10 @@ from gigpo_jax.run.open_run import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
+
+if TYPE_CHECKING:
+    from gigpo_jax.learner.experience import Library
+    from gigpo_jax.rollout.earlier_starts import EarlierStarts
 
 SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.every`
 
@@ -156,8 +153,16 @@ class Trainer:
             self.tasks = all_tasks(environments)
             self.panel = panel_tasks(environments)
         self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
-        self.earlier_starts = make_earlier_starts(config, self.tasks)
-        self.library = make_library(config)
+        self.earlier_starts: EarlierStarts | None = None
+        if config.train.earlier_starts:
+            from gigpo_jax.rollout.earlier_starts import make_earlier_starts
+
+            self.earlier_starts = make_earlier_starts(config, self.tasks)
+        self.library: Library | None = None
+        if config.train.experience:
+            from gigpo_jax.learner.experience import make_library
+
+            self.library = make_library(config)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -220,7 +225,7 @@ class Trainer:
         if self.earlier_starts is not None:
             self.earlier_starts.record = record["earlier_starts"]
         if self.library is not None:
-            self.library.restore(record[LIBRARY])
+            self.library.restore(record[self.library.RECORD])
         report.say(f"continuing after iteration {self.done}")
         return {"step": record["metrics_step"], "done": self.done}
 
@@ -378,6 +383,8 @@ class Trainer:
 
     async def write_lessons(self, trajectories: list[Trajectory]) -> None:
         """Lets the policy write lessons about episodes of an iteration."""
+        from gigpo_jax.learner.experience import choose_episodes
+
         episodes = choose_episodes(trajectories, all_rows)
         async with self.reserve_engine("rollout"):
             writing = self.worker.write_lessons(
@@ -429,7 +436,7 @@ class Trainer:
             metrics["rollout/earlier_states"] = len(self.earlier_starts.record)
         if self.library is not None:
             # Here and not as they are written: a checkpoint of an earlier iteration has none.
-            self.library.add_lessons(join_lessons(trajectories, all_rows))
+            self.library.learn(trajectories, all_rows)
             metrics |= self.library.metrics
         return {name: float(value) for name, value in (metrics | learner_metrics).items()}
 
@@ -501,7 +508,7 @@ class Trainer:
         if self.earlier_starts is not None:
             record["earlier_starts"] = self.earlier_starts.record
         if self.library is not None:
-            record[LIBRARY] = self.library.record()
+            record[self.library.RECORD] = self.library.record()
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
         self.saved = self.done
         self._saved_s = time.monotonic()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
 from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, write_belief, write_subgoal
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
@@ -177,8 +178,3 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
             break
     plans = (tuple(subgoals), strategy, tuple(beliefs))
     return ExpertEpisode(tuple(steps), observation, won, tuple(summaries), *plans)
-
-
-def response_text(action: str) -> str:
-    """A response in the environments' format, without a thought."""
-    return f"<think></think><action>{action}</action>"

@@ -96,11 +96,9 @@ class EarlierStarts:
         self.record = [*self.record, *all_records(entries)][-self._capacity :]
 
 
-def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts | None:
-    """The memory of a training run; None: it needs none."""
+def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts:
+    """The memory of a training run with `train.earlier_starts`."""
     train = config.train
-    if not train.earlier_starts:
-        return None
     # Plus a rounding error: 0.29 of 100 groups are 29.
     groups = int(train.earlier_starts * train.groups + 1e-6)
     return EarlierStarts(tasks, groups, train.earlier_states, config.seed)

@@ -11,21 +11,19 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.mix import member_configs, name_member_keys, writes_summaries
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.beliefs import BeliefGrader
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.plans import BELIEF, plan_parser, plan_template
-from gigpo_jax.env_bridge.processes import harness
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput, number_images
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeSettings
-from gigpo_jax.rollout.harness import check_endpoint
 from gigpo_jax.run.progress import show_progress
 
 
@@ -63,6 +61,8 @@ def list_environments(config: ConfigDict) -> list[RunEnvironment]:
     for label, member in member_configs(config).items():
         with name_member_keys(label):
             if registry.spec(member.env.name).harness:
+                from gigpo_jax.rollout.harness import check_endpoint
+
                 check_endpoint(member)
             environments.append(RunEnvironment(label, member, env_options(member)))
     return environments
@@ -153,7 +153,9 @@ def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
     options = environment.options
     # The worker process then plays whole episodes with the program; see `processes.harness`.
     if spec.harness:
-        build = harness.BUILD
+        from gigpo_jax.env_bridge.processes.harness import BUILD
+
+        build = BUILD
         options = {"program": spec.build, "options": options}
     with name_member_keys(environment.label):
         return EnvPool(

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.rollout import fork_choices
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
+
+if TYPE_CHECKING:
+    from gigpo_jax.rollout import fork_choices
 
 # Last number of the seed of the draws; seeds of other draws do not have it.
 _DRAWS = (1 << 31) + 1
@@ -45,6 +48,8 @@ class Forking:
         steps = [(episode, number) for episode in finished for number in range(len(episode.turns))]
         if not steps:
             return [BEGINNING] * self.number
+        from gigpo_jax.rollout import fork_choices
+
         visits = _list_visits(steps)
         if self.choice == "uncertainty":
             rows = fork_choices.choose_uncertain(visits, self.number, self.gamma)
@@ -64,8 +69,10 @@ def make_forking(config: ConfigDict) -> Forking:
     return Forking(config.train.forks, config.train.fork_choice, config.rl.gamma)
 
 
-def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits:
+def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> "fork_choices.Visits":
     """The visits of pairs (episode, index of a turn)."""
+    from gigpo_jax.rollout import fork_choices
+
     turns = [episode.turns[number] for episode, number in steps]
     anchors = {turn.anchor: None for turn in turns}
     numbers = {anchor: number for number, anchor in enumerate(anchors)}

@@ -29,10 +29,8 @@ from gigpo_jax.rollout.environment import (
     step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, FindLessons, Runner
-from gigpo_jax.rollout.expert_starts import make_expert_starts
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
-from gigpo_jax.rollout.harness import HarnessRunner, make_endpoint
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
@@ -93,6 +91,8 @@ class RolloutWorker:
             self._endpoint: Any = None
             # Only runs with agent programs open a port.
             if any(_is_harness(environment) for environment in environments):
+                from gigpo_jax.rollout.harness import make_endpoint
+
                 self._endpoint = make_endpoint(
                     config, self.engine, self.tokenizer, secrets.token_urlsafe(24)
                 )
@@ -219,6 +219,10 @@ class RolloutWorker:
 
         None: all at the start of their task.
         """
+        if not any(e.config.train.expert_starts for e in self._environments):
+            return None
+        from gigpo_jax.rollout.expert_starts import make_expert_starts
+
         starts = {e.label: make_expert_starts(e.config) for e in self._environments}
         finders = []
         for group, task in enumerate(tasks, start=first_group):
@@ -236,6 +240,8 @@ class RolloutWorker:
         on_attempt: Callable[[Trajectory], None],
     ) -> Runner:
         if _is_harness(environment):
+            from gigpo_jax.rollout.harness import HarnessRunner
+
             return HarnessRunner(self._endpoint, settings, on_attempt)
         return EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision)
 

@@ -3,8 +3,7 @@
 from functools import partial
 
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.envs.alfworld.expert.stated_beliefs import REQUEST
-from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, TAGGED
+from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST, COMPACT, FULL, TAGGED
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option, StatedBeliefs
 
 ENVIRONMENT = Environment(
@@ -19,7 +18,7 @@ ENVIRONMENT = Environment(
     generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
     examples=ExampleGames({"splits": {"train": 48}, "size": "small", "seed": 1}),
     beliefs=StatedBeliefs(
-        REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
+        BELIEF_REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
     ),
     max_steps=50,
     history=2,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import check_whole
@@ -14,9 +15,11 @@ from gigpo_jax.envs.alfworld.anchors import Anchor
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, find_data, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
-from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types, extract_task
+
+if TYPE_CHECKING:
+    from gigpo_jax.envs.alfworld.engine.official import OfficialGame
+    from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 
 WON_REWARD = 10.0  # the published reward of a success
 ENGINES = ("native", "official")
@@ -24,8 +27,10 @@ STATE_ANCHOR = "state"
 BELIEF_ANCHOR = "belief"
 
 
-def _load_engine(engine: str, path: Path) -> Game | OfficialGame:
+def _load_engine(engine: str, path: Path) -> "Game | OfficialGame":
     if engine == "official":
+        from gigpo_jax.envs.alfworld.engine.official import OfficialGame
+
         return OfficialGame(path)
     status = path.stat()
     return Game(_read_game_file(path, status.st_mtime_ns, status.st_size))
@@ -166,6 +171,8 @@ class AlfworldEnv:
 
     def _make_anchor(self, observation: Observation, *, is_first: bool) -> str:
         if self._reads_beliefs:
+            from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
+
             if is_first or self._beliefs is None:
                 self._beliefs = Beliefs(observation.text)
             self._beliefs.update(observation)

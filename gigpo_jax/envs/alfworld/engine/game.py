@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
-from gigpo_jax.envs.alfworld.engine.remaining import count_remaining
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
@@ -109,6 +108,9 @@ class Game:
 
     def remaining(self) -> int | None:
         """Counts the fewest commands to the goal; None if unreachable."""
+        # Only metrics and rewards of regret need it.
+        from gigpo_jax.envs.alfworld.engine.remaining import count_remaining
+
         return count_remaining(self.file, self._state, self._contents, self._held, self._place)
 
     def describe_state(self) -> str:

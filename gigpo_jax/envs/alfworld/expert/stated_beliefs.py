@@ -23,15 +23,6 @@ from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 from gigpo_jax.envs.alfworld.tasks import Goal
 
-REQUEST = (
-    "First write what you know of the house, as one JSON object between <belief> and </belief>, "
-    'with these keys: "objects": each object and its place, in_hand or unknown; "states": each '
-    "object that was changed, and heated, cooled or cleaned; "
-    '"visited" and "unvisited": lists of the places that you have looked into, and of others that '
-    'may help; "phase": find, pickup, transform or place; "target": the object that you need now; '
-    '"prediction": what you expect to see after your action. Then reason about it between <think> '
-    "and </think>. "
-)
 IN_HAND = "in_hand"
 _STATES = {"clean": "cleaned", "heat": "heated", "cool": "cooled"}
 # Shares of objects, states, visited and unvisited places in the grade of the state.
