@@ -25,6 +25,10 @@ class ReferenceTable(Mapping[str, _T]):
         module, _, attribute = self._references[name].partition(":")
         return cast(_T, getattr(importlib.import_module(module), attribute))
 
+    def reference(self, name: str) -> str:
+        """The "module:NAME" of a name."""
+        return self._references[name]
+
     def __contains__(self, name: object) -> bool:
         # The method of `Mapping` would import the object.
         return name in self._references

@@ -1,0 +1,162 @@
+"""Writes "Read a run in a day" of docs/architecture.md: the files that a quickstart run imports.
+
+python docs/make_run.py
+"""
+
+import ast
+import functools
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.quickstart import get_config
+from gigpo_jax.config import resolve
+from gigpo_jax.core.commands import MODES
+from gigpo_jax.envs import registry
+from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.rollout.engines import ENGINES
+from gigpo_jax.run.loggers.loggers import LOGGERS
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/architecture.md"
+TITLE = "## Read a run in a day\n"
+# In reading order: folders or files of the package, and what each is about.
+ROOMS = {
+    "__main__ main": "The command",
+    "modes": "The loop",
+    "config": "The config",
+    "run": "What a run keeps",
+    "trajectory policy": "The two nouns",
+    "rollout": "Episodes",
+    "env_bridge": "Environments, from outside",
+    "envs": "Environments, from inside",
+    "engines": "Sampling",
+    "learner": "From episodes to updates",
+    "rl": "Advantages, losses and the update",
+    "models": "The model",
+    "devices": "Devices",
+    "core": "Tools of all rooms",
+}
+
+
+def start_modules() -> list[str]:
+    """The modules that a quickstart run imports by name."""
+    config = resolve(get_config())
+    entry = registry.spec(config.env.name)
+    references = [
+        registry.ENVIRONMENTS.reference(config.env.name),
+        entry.build,
+        entry.generate,
+        ENGINES.reference(config.engine.name),
+        ALGORITHMS.reference(config.rl.algorithm),
+        *ALGORITHMS[config.rl.algorithm].signals,
+        *(LOGGERS[name] for name in config.log.to),
+    ]
+    names = ["gigpo_jax.__main__", "gigpo_jax.main", f"gigpo_jax.{MODES['train'].module}"]
+    # `main` starts the backend by name, and the pool its worker processes.
+    names += ["gigpo_jax.devices.backend", "gigpo_jax.env_bridge.processes.worker"]
+    return names + [reference.partition(":")[0] for reference in references]
+
+
+def module_file(name: str) -> Path | None:
+    """The file of a module of the package; None for another module, or a name in a module."""
+    path = ROOT / name.replace(".", "/")
+    if name.partition(".")[0] != "gigpo_jax":
+        return None
+    candidates = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in candidates if file.exists()), None)
+
+
+@functools.cache
+def imported_modules(name: str) -> tuple[str, ...]:
+    """The modules of the package that a module imports at its top, and the packages it is in."""
+    file = module_file(name)
+    assert file is not None, name
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    found = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
+    for node in _statements(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*package.split(".")[: 1 - node.level or None], base]).strip(".")
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(found_name for found_name in found if module_file(found_name)))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run on import, without those for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        for inner in ("body", "orelse"):
+            if isinstance(node, (ast.If, ast.Try, ast.With)):
+                yield from getattr(node, inner, [])
+
+
+def run_modules() -> list[str]:
+    """The modules that a quickstart run imports, the importing one before the imported one."""
+    order: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name not in order:
+            order[name] = None
+            for other in imported_modules(name):
+                visit(other)
+
+    for name in start_modules():
+        visit(name)
+    return list(order)
+
+
+def run_files() -> list[Path]:
+    """The files of these modules in reading order, without those that hold nothing."""
+    files = [file for name in run_modules() if (file := module_file(name)) is not None]
+    rooms = {name: number for number, names in enumerate(ROOMS) for name in names.split()}
+
+    def room(file: Path) -> int:
+        return rooms.get(file.relative_to(ROOT / "gigpo_jax").parts[0].removesuffix(".py"), -1)
+
+    return sorted(files, key=room)
+
+
+def count_lines(file: Path) -> int:
+    """The lines of a file."""
+    return len(file.read_text().splitlines())
+
+
+def describe_files() -> str:
+    """The section of the page."""
+    files = run_files()
+    text = (
+        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order; files of one "
+        "line are left out. What other configs use is imported by name, or inside functions. `tests/test_read_a_run.py` "
+        "counts their lines, and `python docs/make_run.py` writes the list."
+    )
+    lines = [TITLE, textwrap.fill(text, 120)]
+    for names, title in ROOMS.items():
+        lines += ["", f"### {title}", ""]
+        for file in files:
+            path = file.relative_to(ROOT / "gigpo_jax")
+            if path.parts[0].removesuffix(".py") not in names.split() or count_lines(file) < 2:
+                continue
+            summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+            sentence = re.split(r"(?<=[.:]) (?=[A-Z])", " ".join(summary.split()))[0]
+            line = f"- `{path.as_posix()}`: {sentence.rstrip(':')}"
+            lines += textwrap.wrap(line, 120, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes the section."""
+    page = PAGE.read_text()
+    head, _, rest = page.partition(TITLE)
+    _, mark, tail = rest.partition("\n## ")
+    PAGE.write_text(f"{head}{describe_files()}{mark}{tail}")
+
+
+if __name__ == "__main__":
+    main()
