@@ -68,8 +68,7 @@ def step_columns(
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
       needs: optional columns to collect from the steps: `action`, `next_anchor`, `past`, `won`,
-        `truncated`, `forked`, `summary`, `executable` and `task_type`; other names are
-        ignored.
+        `truncated`, `forked` and `summary`; other names are ignored.
       computed: further optional columns by name, [k] for the k steps of this host.
 
     Returns:
@@ -106,17 +105,8 @@ def step_columns(
     for name in ("won", "truncated", "forked"):
         if name in needs:
             columns[name] = np.array([getattr(s, name) for s in steps], bool)
-    if "executable" in needs:
-        # A summary is no action.
-        is_executable = [
-            s.turn.valid and s.turn.admissible is not False and not s.turn.is_summary for s in steps
-        ]
-        columns["executable"] = np.array(is_executable, bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
-    if "task_type" in needs:
-        # Types of two environments of a mix are two types, whatever their names.
-        columns["task_type"] = _hash_texts([f"{s.environment}/{s.type}" for s in steps])
     columns |= computed
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}

@@ -187,6 +187,4 @@ COLUMNS_OF_STEPS = (
     "truncated",
     "forked",
     "summary",
-    "executable",
-    "task_type",
 )

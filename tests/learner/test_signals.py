@@ -31,6 +31,7 @@ from gigpo_jax.methods.oprl.implicit_rewards import ImplicitRewards
 from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
 from gigpo_jax.methods.rlvmr.tags import Tags
 from gigpo_jax.methods.serl.teacher import Teacher
+from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.methods.text_critic.critic import TextCritic
 from gigpo_jax.models.decoder import PUBLISHED
@@ -62,7 +63,7 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
         ("hcapo", [EpisodeEnds]),
         ("ema_grpo", [TaskDeviations]),
         ("oprl", [ImplicitRewards]),
-        ("spa_rl", [Critic]),
+        ("spa_rl", [Critic, ExecutableActions]),
         ("ppo", [Critic]),
         ("step_ppo", [Critic]),
         ("hiper", [PlanParts, PlanCritic]),

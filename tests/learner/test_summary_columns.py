@@ -8,7 +8,9 @@ import pytest
 
 from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.text_critic.critic import remaining_returns
 from gigpo_jax.rl.advantages import gigpo_advantages, order_steps
 from gigpo_jax.rl.algorithms import make_advantages
@@ -63,9 +65,8 @@ def test_a_summary_has_the_return_of_the_step_after_it_and_is_compared_with_summ
 
 def test_a_summary_is_no_executable_action():
     steps, _ = columns_of("red", None)
-    columns = step_columns(steps, needs=("executable", "summary"))
-    rows = slice(len(steps))
-    assert columns.executable[rows].tolist() == [True, True, False, True, True, True, True]
+    columns = ExecutableActions().compute_columns(ScoredSteps(steps, (None, None), None))
+    assert columns["executable"].tolist() == [True, True, False, True, True, True, True]
 
 
 def test_rows_in_another_order_of_episodes_give_the_same():

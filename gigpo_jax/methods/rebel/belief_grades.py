@@ -18,7 +18,7 @@ from gigpo_jax.trajectory import Step
 class BeliefGrades(Signal):
     """Columns of the grades that the rollout has made."""
 
-    columns = ("belief", "belief_grade")
+    columns = ("belief", "belief_grade", "task_type")
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:
@@ -40,12 +40,15 @@ class BeliefGrades(Signal):
         return cls()
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
-        """Keys, [N, 2] u32 hashes, and grades, [N, 4] f32."""
+        """Keys and task types, [N, 2] u32 hashes, and grades, [N, 4] f32."""
         grades = [step.turn.belief for step in scored.steps]
         # The check of the config: with this plan every turn has a grade.
         keys = [anchor_hash(grade.key) for grade in grades if grade is not None]
         parts = [grade.parts for grade in grades if grade is not None]
+        # Types of two environments of a mix are two types, whatever their names.
+        types = [anchor_hash(f"{step.environment}/{step.type}") for step in scored.steps]
         return {
+            "task_type": np.array(types, np.uint32).reshape(-1, 2),
             "belief": np.array(keys, np.uint32).reshape(-1, 2),
             "belief_grade": np.array(parts, np.float32).reshape(-1, 4),
         }

@@ -17,6 +17,6 @@ METHOD = Algorithm(
             0.5, "reward of an executable action, in units of the reward", NOT_NEGATIVE
         ),
     },
-    signals=(CRITIC,),
+    signals=(CRITIC, "gigpo_jax.methods.spa_rl.executable:ExecutableActions"),
     critic_values=1,
 )

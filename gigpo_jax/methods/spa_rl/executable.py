@@ -1,0 +1,31 @@
+"""Which steps have executable actions, for SPA-RL (arXiv 2505.20732)."""
+
+from typing import Self
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.policy import Policy
+
+
+class ExecutableActions(Signal):
+    """Whether responses keep to the format, and their actions to a list."""
+
+    columns = ("executable",)
+
+    @classmethod
+    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
+        """Has no state."""
+        del config, policy, mesh
+        return cls()
+
+    def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """One flag a step, [N] bool."""
+        turns = [step.turn for step in scored.steps]
+        # A summary is no action.
+        flags = [
+            turn.valid and turn.admissible is not False and not turn.is_summary for turn in turns
+        ]
+        return {"executable": np.array(flags, bool)}
