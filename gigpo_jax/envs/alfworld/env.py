@@ -193,7 +193,7 @@ class AlfworldEnv:
         return None
 
     def close(self) -> None:
-        if isinstance(self._game, OfficialGame):
+        if self._game is not None and not isinstance(self._game, Game):
             self._game.close()
         self._game = None
         self._game_path = None
