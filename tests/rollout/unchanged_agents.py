@@ -63,8 +63,8 @@ class MessagesAgent(Maps):
                     system="you move.",
                     messages=chat,
                     max_tokens=32_000,
-                    temperature=0.2,
                     metadata={"user_id": "a"},
+                    extra_body={"temperature": 0.2},
                 ) as stream:
                     answer = await stream.get_final_message()
                 text = "".join(block.text for block in answer.content)

@@ -239,9 +239,11 @@ def test_wrong_keys_paths_bodies_and_sessions_get_errors(endpoint: Endpoint):
     assert post(endpoint, path, "[" * 100_000)[0] == 400
     assert post(endpoint, path, "[]")[0] == 400
     assert post(endpoint, path, " " * (MAX_BODY_BYTES + 1))[0] == 413
-    status, error = post(endpoint, "/v1/responses", body)
+    status, error = post(endpoint, "/v1/embeddings", body)
     assert (status, error["type"]) == (404, "invalid_request_error")
-    assert "/v1/responses: not served; served are /health, /v1/chat/completions" in error["message"]
+    assert (
+        "/v1/embeddings: not served; served are /health, /v1/chat/completions" in error["message"]
+    )
     assert "{session}" not in error["message"]
     assert (
         post(endpoint, path, body, **{"X-Session-Id": "unknown"})[1]["code"] == "session_not_found"
