@@ -142,6 +142,13 @@ def test_a_run_starts_no_engine_servers_and_its_settings_are_those_of_the_engine
         resolve(config)
 
 
+def test_rollouts_that_run_ahead_are_scored_again_and_corrected() -> None:
+    config = default_config()
+    config.train.max_staleness = 1
+    rl = resolve(config).rl
+    assert (rl.old_logprobs, rl.importance_correction) == ("recompute", "truncated")
+
+
 def test_weights_in_flight_need_servers_and_rollouts_during_updates():
     config = default_config()
     config.train.inflight = True
