@@ -131,7 +131,6 @@ runpy.run_module("gigpo_jax.main", run_name="__main__")
 """
 
 
-@pytest.mark.slow
 def test_sigterm_while_the_panel_is_played_loses_no_metrics(
     whole: Path, flags: list[str], tmp_path: Path
 ):

@@ -132,7 +132,6 @@ def flipped(saved: Path, tmp_path: Path) -> dict[str, Path]:
     return folders
 
 
-@pytest.mark.slow
 def test_no_flipped_bit_is_taken_for_another_state(flipped: dict[str, Path]) -> None:
     expected = {
         i: (make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}) for i in (2, 3)
