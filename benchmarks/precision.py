@@ -184,7 +184,9 @@ def score(
     return np.concatenate(parts)
 
 
-def measure_engine(name: str, args: argparse.Namespace, learner: Any) -> dict[str, Any]:
+def measure_engine(
+    name: str, args: argparse.Namespace, learner: tuple[decoder.DecoderConfig, decoder.Params]
+) -> dict[str, Any]:
     """Measures an engine against the learner."""
     dtype, head = ENGINES[name]
     tokenizer = load_tokenizer(args.model)
@@ -196,10 +198,11 @@ def measure_engine(name: str, args: argparse.Namespace, learner: Any) -> dict[st
         responses, *greedy_responses = sample_jax(args.model, dtype, prompts, settings)
     else:
         responses, *greedy_responses = sample_vllm(args.model, dtype, head, prompts, settings)
+    config, params = learner
     own = np.concatenate([values for _, values in responses])
     result: dict[str, Any] = {"engine": name, "tokens": len(own)}
     for learner_dtype in ("float32", "bfloat16"):
-        values = score(*learner, learner_dtype, prompts, responses)
+        values = score(config, params, learner_dtype, prompts, responses)
         difference = np.abs(own - values)
         result[learner_dtype] = {
             "mean": float(difference.mean()),
