@@ -5,6 +5,7 @@ from functools import partial
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
 from gigpo_jax.envs.entry_types import Environment, Option
+from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.example.env:TreasureEnv",
@@ -23,4 +24,5 @@ ENVIRONMENT = Environment(
         "games": Option(int, 64, "number of tasks in a split"),
         "anchor": Option(str, "text", "anchor state: text, or state"),
     },
+    expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

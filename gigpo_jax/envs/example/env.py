@@ -101,7 +101,9 @@ class TreasureExpert:
       subgoal: Subgoal of the last action (docs/plans.md).
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, random_fraction: float = 0.0) -> None:
+        """Acts at random in a fraction of its steps."""
+        self._random_fraction = random_fraction
         self._random = random.Random(seed)
         self._opened: set[str] = set()
         self.thought = ""
@@ -109,6 +111,10 @@ class TreasureExpert:
 
     def act(self, observation: Observation) -> str:
         actions = observation.admissible or ()
+        if self._random.random() < self._random_fraction:
+            self.thought = ""
+            self.subgoal = observation.task
+            return self._random.choice(actions)
         last = actions[-1]
         self.subgoal = last if last.startswith("take") else observation.task
         if last.startswith("take"):

@@ -1,4 +1,4 @@
-"""The command line: gigpo inspect RUN [RUN] [--out=FILE | --serve]."""
+"""The command line: gigpo inspect RUN [RUN] [--out=FILE | --serve | --text=N]."""
 
 import argparse
 import sys
@@ -9,6 +9,7 @@ from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.core.files import replace_file
 from gigpo_jax.tools.inspect.page import render_page
 from gigpo_jax.tools.inspect.serve import make_server
+from gigpo_jax.tools.inspect.text import format_episodes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if len(args.runs) > 2:
             raise InputError("give one or two", key="RUN", value=len(args.runs))
-        if args.serve:
+        if args.text:
+            print(format_episodes(args.runs[0], args.text))
+        elif args.serve:
             serve_page(args.runs, args.port)
         else:
             write_page(args.runs, args.out or args.runs[0] / "inspect.html")
@@ -47,6 +50,13 @@ def _make_parser() -> argparse.ArgumentParser:
         "--serve",
         action="store_true",
         help="serve the page on 127.0.0.1 and follow a run in progress",
+    )
+    parser.add_argument(
+        "--text",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print the first N episodes of the newest saved rollouts, or of a file of them",
     )
     parser.add_argument(
         "--port", type=int, default=8080, help="port of --serve; 0: any free one (%(default)s)"
