@@ -42,12 +42,19 @@ class ChatTemplate:
         self._source = source
         self._values = dict(values)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] = (),
+        *,
+        generation_prompt: bool = True,
+    ) -> str:
         """Renders a chat up to where the response begins.
 
         Args:
           messages: messages with "role" and "content".
           tools: definitions of functions.
+          generation_prompt: Whether the beginning of a response follows the messages.
 
         Raises:
           TemplateError: the template fails, or breaks a limit.
@@ -56,7 +63,7 @@ class ChatTemplate:
             "messages": list(messages),
             "tools": list(tools) or None,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": generation_prompt,
         }
         reply = _RENDERER.request({"template": self._source, "values": values})
         if "error" in reply:

@@ -72,7 +72,8 @@ class Tokenizer:
 
     Attributes:
       vocab_size: 1 + the highest token id.
-      stop_token_ids: ids that end a response; the first is the one that ends a chat turn.
+      stop_token_ids: ids that end a response: first the one that the chat template writes after a
+        response, then the eos token and the model's other ids.
     """
 
     vocab_size: int
@@ -131,10 +132,13 @@ class Tokenizer:
             )
         self._special_pattern = _special_pattern(backend)
         self._token_bytes = TokenBytes(backend)
-        eos = backend.token_to_id(special_tokens.get("eos_token", ""))
-        # The token that ends a chat turn comes first; files may name it again.
-        ids = ([] if eos is None else [eos]) + list(stop_token_ids)
-        self.stop_token_ids = tuple(dict.fromkeys(ids))
+        # Base models have a template whose turns end with another token than their texts.
+        ends = [
+            backend.token_to_id(name)
+            for name in (self._turn_end(), special_tokens.get("eos_token", ""))
+        ]
+        ids = [end for end in ends if end is not None]
+        self.stop_token_ids = tuple(dict.fromkeys([*ids, *stop_token_ids]))
 
     def has_vocabulary_of(self, other: "Tokenizer") -> bool:
         """Tests whether both have the same token ids."""
@@ -206,6 +210,25 @@ class Tokenizer:
             rest = closed.removeprefix(end)
         return self.encode(rest)
 
+    def _turn_end(self) -> str:
+        """Returns the token that the chat template writes after a response; "" if there is none."""
+        messages = [
+            {"role": "user", "content": "text"},
+            {"role": "assistant", "content": _RESPONSE_PLACE},
+        ]
+        try:
+            text = self._render(self._template, messages, generation_prompt=False)
+        except InputError:  # no template, or one for a single message
+            return ""
+        rest = text.partition(_RESPONSE_PLACE)[2].lstrip()
+        tokens = self._tokenizer.get_added_tokens_decoder().values()
+        # The longest: one token may begin another.
+        return max(
+            (token.content for token in tokens if rest.startswith(token.content)),
+            key=len,
+            default="",
+        )
+
     def end_text(self, response: Sequence[int]) -> str:
         """Returns the stop token that ends a response, spelled.
 
@@ -258,6 +281,8 @@ class Tokenizer:
         template: ChatTemplate | None,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Any] = (),
+        *,
+        generation_prompt: bool = True,
     ) -> str:
         if template is None:
             raise InputError(
@@ -266,7 +291,7 @@ class Tokenizer:
                 fix="use an instruction-tuned model (…-Instruct)",
             )
         try:
-            return template.render(messages, tools)
+            return template.render(messages, tools, generation_prompt=generation_prompt)
         except (TemplateError, TypeError, RecursionError) as err:
             reason = " ".join(str(err).split())
             raise InputError(
