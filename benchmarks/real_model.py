@@ -1,0 +1,141 @@
+"""A pretrained model within a time limit: imitation, then reinforcement learning, on one device.
+
+    python benchmarks/real_model.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --out results \
+        [--task alfworld | drawers] [--minutes 8] [--arms gigpo grpo] [KEY=VALUE ...]
+
+The file may be given in parts (`--gguf first second`), for machines that take no more than so much
+at a time; `PYTHONPATH=gguf-VERSION.whl` serves where the package `gguf` cannot be installed.
+
+* alfworld: generated games, 128 episodes an iteration (configs/smollm_alfworld.py).
+* drawers: the protocol docs/protocols/smollm_drawers.md, arm after arm.
+
+Each stage is a process of its own, which writes metrics, samples and evaluations below --out as it
+goes: a cut run still counts. The stage that runs when the time is up gets a SIGTERM, writes a
+checkpoint and ends. KEY=VALUE goes to every stage, such as train.groups=1 for a trial on a CPU.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE_S = 30  # between the SIGTERM and the end
+ARMS = {
+    "gigpo": [],
+    "grpo": ["rl.algorithm=grpo"],
+    "combined": [
+        "rl.algorithm=repeat_discount",
+        "rl.settings.base=graph_values",
+        "rl.settings.episode=1",
+        "env.options.anchor=state",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Configs of a task, and the seeds of each arm."""
+
+    imitation: str
+    training: str
+    seeds: tuple[int, ...]
+
+
+TASKS = {
+    "alfworld": Task("configs/smollm_alfworld_sft.py", "configs/smollm_alfworld.py", (0,)),
+    "drawers": Task("configs/smollm_drawers_sft.py", "configs/smollm_drawers.py", (0, 1, 2)),
+}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--gguf", type=Path, nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--task", choices=TASKS, default="alfworld")
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=None)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args(argv)
+    # ALFWorld's iterations are long: one arm at a time.
+    args.arms = args.arms or (["gigpo"] if args.task == "alfworld" else list(ARMS))
+    return args
+
+
+def run_stage(name: str, arguments: Sequence[str], out: Path, deadline: float) -> bool:
+    """Runs `gigpo` with these arguments until the deadline; whether it ended with success."""
+    if time.monotonic() > deadline:
+        print(f"{name}: no time left", flush=True)
+        return False
+    started = time.monotonic()
+    with (out / f"{name}.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gigpo_jax", *arguments], stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            process.wait(max(1.0, deadline - started))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    lines = (out / f"{name}.log").read_text().splitlines() or [""]
+    seconds = time.monotonic() - started
+    print(f"{name}: status {process.returncode} after {seconds:.0f} s; {lines[-1]}", flush=True)
+    return process.returncode == 0
+
+
+def run(args: argparse.Namespace, scratch: Path) -> bool:
+    """All stages; models stay in the scratch folder. Whether the first arm could begin."""
+    deadline = time.monotonic() + 60 * args.minutes - GRACE_S
+    args.out.mkdir(parents=True, exist_ok=True)
+    task = TASKS[args.task]
+    settings = [f"--config.{setting}" for setting in args.settings]
+    file = scratch / "model.gguf"
+    file.write_bytes(b"".join(part.read_bytes() for part in args.gguf))
+    model, warm = scratch / "model", scratch / "warm"
+    imported = ["import", str(file), "--dtype=float32", "--out", str(model)]
+    if not run_stage("import", imported, args.out, deadline):
+        return False
+    imitation = [
+        "sft",
+        f"--config={task.imitation}",
+        f"--config.model.path={model}",
+        f"--workdir={scratch / 'imitation'}",
+        f"--out={warm}",
+        *settings,
+    ]
+    if not run_stage("imitation", imitation, args.out, deadline):
+        return False
+    for seed in task.seeds:
+        for arm in args.arms:
+            name = f"{arm}_seed{seed}"
+            training = [
+                "train",
+                f"--config={task.training}",
+                f"--config.model.path={warm}",
+                f"--config.seed={seed}",
+                f"--workdir={args.out / name}",
+                *(f"--config.{setting}" for setting in ARMS[arm]),
+                *settings,
+            ]
+            run_stage(name, training, args.out, deadline)
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 1 if import or imitation failed."""
+    args = parse(argv)
+    with tempfile.TemporaryDirectory() as scratch:
+        return 0 if run(args, Path(scratch)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
