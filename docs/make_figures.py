@@ -1,6 +1,6 @@
-"""Draws docs/evidence/forest.png from benchmarks/results/evidence.json, docs/evidence/alfworld_100.png from the
-runs in alfworld_pooled, and docs/tabular_credit.png and docs/tabular_learning.png from the files of
-the grid worlds.
+"""Draws docs/evidence/forest.png from benchmarks/results/evidence.json, docs/evidence/alfworld_100.png
+from the runs in alfworld_pooled, docs/evidence/real_model.png from those in smollm_drawers, and
+docs/tabular_credit.png and docs/tabular_learning.png from the files of the grid worlds.
 
     python docs/make_figures.py
 
@@ -26,6 +26,12 @@ CURVES = {  # label of each arm's folders below alfworld_pooled/reported
     "gigpo_lr1e-4": "GiGPO",
     "repeat_discount_gigpo_lr3e-4": "repeat discount",
     "repeat_discount_graph_values_episode_lr3e-4": "combination",
+}
+REAL = {  # label and colour of each arm's folders below smollm_drawers
+    "gigpo": ("GiGPO", "#0072B2"),
+    "grpo": ("GRPO", "#D55E00"),
+    "combined": ("combination", "#000000"),
+    "random": ("GiGPO from random weights", "#999999"),
 }
 FOREST = {  # colour of each arm
     "GiGPO": "#0072B2",
@@ -82,6 +88,57 @@ def draw_curves() -> None:
     axes.set_xlabel("training iterations (64 episodes each)")
     axes.set_ylabel("games won in unseen rooms, %")
     figure.savefig(ROOT / "docs/evidence/alfworld_100.png", dpi=130)
+
+
+def draw_real_model(runs: Path, target: Path) -> None:
+    """Draws every run: success of each iteration's 32 episodes, and of the panel with intervals.
+
+    Args:
+      runs: Folders ARM_seedN with metrics.jsonl.
+      target: PNG file.
+    """
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axes = figure.subplots()
+    for arm, (label, colour) in REAL.items():
+        for number, path in enumerate(sorted(runs.glob(f"{arm}_seed*/metrics.jsonl"))):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            drawn = [line for line in lines if "episode/success_rate" in line]
+            axes.plot(
+                [line["step"] for line in drawn],
+                [100 * line["episode/success_rate"] for line in drawn],
+                color=colour,
+                linewidth=1.5,
+                linestyle=("-", "--", ":")[number],
+                label=f"{label}, seed {path.parent.name[-1]}",
+            )
+            panel = [line for line in lines if "val/sampled/success_rate" in line]
+            rates, low, high = (
+                100 * np.array([line[f"val/sampled/success_{key}"] for line in panel])
+                for key in ("rate", "low", "high")
+            )
+            axes.errorbar(
+                [line["step"] + 0.12 * number for line in panel],
+                rates,
+                (rates - low, high - rates),
+                fmt="o",
+                color=colour,
+                capsize=3,
+            )
+    axes.set(
+        xlabel="iteration (32 episodes each)",
+        ylabel="success %",
+        ylim=(-3, 103),
+        title="SmolLM2-135M-Instruct finds a treasure in four drawers within eight actions",
+    )
+    axes.title.set_fontsize(10)
+    axes.grid(alpha=0.3)
+    axes.legend(
+        fontsize=8,
+        loc="lower right",
+        title="lines: training, dots: 64 unseen tasks (95%)",
+        title_fontsize=8,
+    )
+    figure.savefig(target, dpi=130)
 
 
 def draw_forest() -> None:
@@ -192,4 +249,5 @@ def draw_worlds() -> None:
 if __name__ == "__main__":
     draw_forest()
     draw_curves()
+    draw_real_model(RESULTS / "smollm_drawers", ROOT / "docs/evidence/real_model.png")
     draw_worlds()
