@@ -81,6 +81,7 @@ setup(
         ],  # gigpo preflight: the compilers, without the devices
         "preflight-tpu": ["jax[tpu]>=0.10"],
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
+        "gguf": ["gguf>=0.17"],  # gigpo import
         "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.envs.adapters and envs.incoming
         "minigrid": ["gymnasium>=1.2", "minigrid>=3.0"],
         "mcp": ["mcp>=2.3,<3"],  # gigpo_jax.envs.incoming
@@ -96,10 +97,12 @@ setup(
         "wandb": ["wandb>=0.31"],
         "web": ["flask>=3.0"],
         "dev": [
+            "accelerate>=1.10",
             "aiohttp>=3.9",
             "bm25s>=0.3",
             "faiss-cpu>=1.8",
             "flask>=3.0",
+            "gguf>=0.17",
             "gymnasium>=1.2",
             "hypothesis>=6.100",
             "matplotlib>=3.8",

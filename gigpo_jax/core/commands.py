@@ -45,6 +45,9 @@ TOOLS = {
         "tools.credit.__main__", "measures the true advantage of steps and grades estimates of it"
     ),
     "envs": Command("envs.__main__", "environments: list, generate, check, freeze, picture, serve"),
+    "import": Command(
+        "tools.import_gguf.__main__", "a GGUF file as a Hugging Face folder, for model.path"
+    ),
     "inspect": Command(
         "tools.inspect.__main__", "a run as one HTML page: the credit of every step"
     ),

