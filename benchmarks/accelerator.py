@@ -28,7 +28,8 @@ from gigpo_jax.devices.memory import peak as peak_memory
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import attention, decoder
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rl.losses import LossSettings
@@ -488,7 +489,7 @@ def measure_part(part: str, args: argparse.Namespace) -> tuple[dict[str, object]
         jax.config.update("jax_platforms", args.platform)
     device = jax.devices()[0]
     args.platform = device.platform
-    config = TINY if args.shape == "tiny" else decoder.PUBLISHED[args.shape]
+    config = TINY if args.shape == "tiny" else PUBLISHED[args.shape]
     peak, bandwidth, source = find_ceilings(device, args.peak_tflops, args.bandwidth_gb)
     machine: dict[str, object] = {
         "device": device.device_kind,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 
 RESULT = Path(__file__).parent / "results/advantage_shares.json"
 RUN = ("train.iterations=1", "train.save_rollouts=1", "eval.panel=", "seed=100")

@@ -49,7 +49,7 @@ def write(source: str, target: str) -> None:
     from gigpo_jax.rl.algorithms import make_advantages
     from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
     from gigpo_jax.rl.types import StepBatch, StepColumns
-    from gigpo_jax.rollout.record import read_rollouts
+    from gigpo_jax.rollout.read_record import read_rollouts
 
     episodes = [episode for episode in read_rollouts(Path(source)).episodes if episode.steps]
     steps = [(e, t, step) for e, row in enumerate(episodes) for t, step in enumerate(row.steps)]

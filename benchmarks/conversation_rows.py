@@ -39,7 +39,7 @@ from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.update import init_state, make_update

@@ -37,7 +37,8 @@ import transformers
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.published import PUBLISHED
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 32
@@ -266,7 +267,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--response", type=int, default=64)
-    parser.add_argument("--model", default="0.5b", choices=sorted(decoder.PUBLISHED))
+    parser.add_argument("--model", default="0.5b", choices=sorted(PUBLISHED))
     parser.add_argument("--turns", type=int, nargs="+", default=[])
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--message", type=int, default=40)
@@ -275,7 +276,7 @@ def main() -> None:
     if args.turns:
         measure_conversations(args)
         return
-    results = [compare(decoder.PUBLISHED[args.model], dtype, args) for dtype in args.dtypes]
+    results = [compare(PUBLISHED[args.model], dtype, args) for dtype in args.dtypes]
     print(f"\n{'dtype':9} {'side':13} {'tokens/s':>9} {'tokens/CPU s':>13}")
     for result in results:
         for name, median in result["median"].items():

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from accelerator import MEASUREMENTS, measure_part
 
-from gigpo_jax.models.decoder_config import PUBLISHED
+from gigpo_jax.models.published import PUBLISHED
 
 RESULTS = Path(__file__).parent / "results"
 

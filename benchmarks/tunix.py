@@ -44,7 +44,8 @@ from benchmarks.train_step import SHAPES, agent_samples, dense_samples, jax_step
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.published import PUBLISHED
 
 RESULT = Path(__file__).parent / "results" / "tunix.json"
 JOBS = ("tiny:dense", "tiny:agent", "w512:dense", "w512:agent", "tiny:float32")
@@ -103,7 +104,7 @@ def time_in_turns(
 
 def compare_sampling(name: str, dtype: str, turns: int) -> dict[str, object]:
     """Times both samplers; their results are mean log-probabilities of the tokens."""
-    config = TINY.model if name == "tiny" else decoder.PUBLISHED[name]
+    config = TINY.model if name == "tiny" else PUBLISHED[name]
     params = decoder.init_params(config, jax.random.key(0), dtype)
     length = PROMPT + RESPONSE
     prompts = np.random.default_rng(1).integers(0, config.vocab_size, (REQUESTS, PROMPT), np.int32)

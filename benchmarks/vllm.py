@@ -39,6 +39,7 @@ from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -144,7 +145,7 @@ def server_cpu_s() -> float:
 
 def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures the start, the pushes and, if requested, the speed of one model."""
-    config = read_config(TINY) if name == "tiny" else decoder.PUBLISHED[name]
+    config = read_config(TINY) if name == "tiny" else PUBLISHED[name]
     dtype = "float32" if name == "tiny" else "bfloat16"
     params = random_params(config, jnp.dtype(dtype))
     store = WeightStore()

@@ -1,10 +1,9 @@
 """The policy of a run: a model's shape, its sharded parameters and its tokenizer."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,24 +19,23 @@ from gigpo_jax.devices.mesh import (
     row_constraint,
     shard_by_rules,
 )
-from gigpo_jax.models import decoder, lora
+from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
-from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.checksum import folder_checksum
+from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.files.hub import model_folder
-from gigpo_jax.models.files.weights import load_hf, save_hf
-from gigpo_jax.models.layers import INITIALIZER_RANGE
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
 from gigpo_jax.models.text.tokenizer import (
     Tokenizer,
     check_vocabulary,
     load_tokenizer,
-    word_tokenizer,
 )
-from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS, VisionConfig
 
-ADAPTER = "adapter"  # in an exported folder: the adapter alone
+if TYPE_CHECKING:
+    from gigpo_jax.models.execution import Experts
+    from gigpo_jax.models.lora import LoraConfig
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,8 @@ class Policy:
         """
         if self.adapter is None:
             return trained
+        from gigpo_jax.models import lora
+
         # Engines get pairs of scale 1. The product is cheap, as pairs are small, and is made once.
         scaled = jax.jit(
             lora.scale_adapter, out_shardings=jax.tree.map(lambda x: x.sharding, trained)
@@ -157,7 +157,7 @@ def load_policy(
 
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
     """Raises InputError for settings that the model does not take."""
-    _check_vision(config, shape.vision)
+    check_vision(config, shape.vision)
     if shape.experts is None:
         if config.model.replay_routes:
             raise InputError(
@@ -186,7 +186,7 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
         )
 
 
-def _check_vision(config: ConfigDict, vision: VisionConfig | None) -> None:
+def check_vision(config: ConfigDict, vision: "VisionConfig | None") -> None:
     if vision is None and config.model.lora.vision:
         raise InputError(
             "the model has no vision tower",
@@ -223,13 +223,15 @@ def start_adapter(
 
         pairs = load_adapter(config.model.lora.path, shape, adapter)
         return jax.device_put(pairs, shardings), adapter.scale
+    from gigpo_jax.models import lora
+
     # In one program with shardings: no device holds the whole tree.
     init = jax.jit(lambda key: lora.init_adapter(shape, adapter, key), out_shardings=shardings)
     # 1: other random numbers than those of `fresh_policy`, which draws from the same seed.
     return init(jax.random.fold_in(jax.random.key(config.seed), 1)), adapter.scale
 
 
-def lora_config(config: ConfigDict) -> lora.LoraConfig | None:
+def lora_config(config: ConfigDict) -> "LoraConfig | None":
     """Returns the shape of the adapter of `model.lora`.
 
     None if its rank is 0.
@@ -237,112 +239,9 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig | None:
     settings = config.model.lora
     if not settings.rank:
         return None
-    return lora.LoraConfig(settings.rank, settings.alpha, tuple(settings.targets), settings.vision)
+    from gigpo_jax.models.lora import LoraConfig
 
-
-def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
-    """Draws random weights and makes a word-level tokenizer.
-
-    The weights are those of `model.shape`; the tokenizer knows `words`.
-    """
-    fields = dict(config.model.shape)
-    tower = fields.pop("vision")
-    head_dim = fields["hidden_size"] // fields["num_heads"]
-    factor = fields.pop("initializer_range") / INITIALIZER_RANGE
-    # vLLM looks the token of videos up in the tokenizer.
-    tokenizer = word_tokenizer(words, (*IMAGE_TOKENS, "<|video_pad|>") if tower.depth else ())
-    vision = _fresh_tower(tower, tokenizer, head_dim) if tower.depth else None
-    _check_vision(config, vision)
-    shape = decoder.DecoderConfig(
-        vocab_size=tokenizer.vocab_size, head_dim=head_dim, vision=vision, **fields
-    )
-    dtype = jnp.dtype(config.model.param_dtype)
-    init = jax.jit(
-        # In one program with shardings: no device holds the whole tree.
-        lambda key: _scale_matrices(decoder.init_params(shape, key, dtype), factor),
-        out_shardings=param_shardings(shape, mesh),
-    )
-    return Policy(shape, init(jax.random.key(config.seed)), tokenizer)
-
-
-def _scale_matrices(params: Any, factor: float) -> Any:
-    """Multiplies every matrix of random parameters by `factor`.
-
-    Biases and norms stay.
-    """
-
-    def scale(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        # Norms start at 1: a factor would change what they do, and not the spread
-        # of random weights.
-        if path[-1].key in ("kernel", "embed"):
-            return leaf * factor
-        return leaf
-
-    return jax.tree.map_with_path(scale, params)
-
-
-def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> VisionConfig:
-    """The vision tower of `model.shape.vision`.
-
-    Every eighth layer sees the whole image, the last one among them.
-    """
-    start, image, end = tokenizer.encode("".join(IMAGE_TOKENS))
-    # The published shares of frame, row and column are 16, 24 and 24 of 64 frequencies.
-    side_frequencies = 3 * head_dim // 16
-    frame_frequencies = head_dim // 2 - 2 * side_frequencies
-    return VisionConfig(
-        **fields,
-        full_layers=tuple(range((fields.depth - 1) % 8, fields.depth, 8)),
-        sections=(frame_frequencies, side_frequencies, side_frequencies),
-        start_token=start,
-        image_token=image,
-        end_token=end,
-    )
-
-
-def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:
-    """Writes a policy for transformers and vLLM.
-
-    generation_config.json ends responses where the policy's end. With an adapter the folder has the
-    merged model in float32, and the adapter alone in PEFT's layout in `adapter/`.
-
-    Args:
-      folder: New folder, as for `weights.save_hf`.
-      config: Config of the run.
-      policy: Policy of the run; its frozen parameters are donated, so it cannot be used afterwards.
-      trained: Parameters in place of `policy.trained`.
-
-    Returns:
-      Parameters of the model in the folder.
-
-    Raises:
-      InputError: it cannot be written.
-    """
-    adapter = lora_config(config)
-    stop = tuple(config.sampling.stop)
-    if adapter is None:
-        save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer, stop_strings=stop)
-        return trained
-    # In float32: bfloat16 would round most of a small change away.
-    merged = lora.merge_adapter(policy.params, trained, policy.scale)
-    save_hf(
-        folder,
-        policy.config,
-        merged,
-        dtype=jnp.float32,
-        tokenizer=policy.tokenizer,
-        stop_strings=stop,
-    )
-    from gigpo_jax.models.files.adapter_file import save_adapter
-
-    save_adapter(
-        folder / ADAPTER,
-        adapter,
-        trained,
-        base=config.model.path,
-        tower=policy.config.vision.model_type if policy.config.vision is not None else "",
-    )
-    return merged
+    return LoraConfig(settings.rank, settings.alpha, tuple(settings.targets), settings.vision)
 
 
 def param_shardings(shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh) -> Any:
@@ -354,12 +253,14 @@ def param_shardings(shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh) -> An
 
 
 def adapter_shardings(
-    shape: decoder.DecoderConfig, adapter: lora.LoraConfig, mesh: jax.sharding.Mesh
+    shape: decoder.DecoderConfig, adapter: "LoraConfig", mesh: jax.sharding.Mesh
 ) -> Any:
     """Returns the sharding of each array of an adapter.
 
     It is that of the outer axes of the adapter's kernels.
     """
+    from gigpo_jax.models import lora
+
     return _shard(mesh, lora.adapter_axes(shape, adapter), lora.abstract_adapter(shape, adapter))
 
 
@@ -402,11 +303,28 @@ def forward_function(
         images: Any,
         routes: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        params = trained if adapter is None else lora.attach_adapter(frozen, trained, adapter.scale)
+        params = trained
+        if adapter is not None:
+            from gigpo_jax.models.lora import attach_adapter
+
+            params = attach_adapter(frozen, trained, adapter.scale)
         hidden, params = trunk(params, tokens, positions, segment_ids, images, routes)
         return hidden, decoder.output_embedding(shape, params)
 
     return forward
+
+
+def _apply_experts(
+    mesh: jax.sharding.Mesh, kernels: str, shape: decoder.DecoderConfig
+) -> "Experts | None":
+    """The function for the experts of a model; None for a model without any."""
+    if shape.experts is None:
+        return None
+    from gigpo_jax.models.experts import apply_experts
+
+    return experts_on_each_device(
+        mesh, functools.partial(apply_experts, kernels=kernels), shape.experts
+    )
 
 
 def trunk_function(
@@ -432,9 +350,7 @@ def trunk_function(
         unroll=model.unroll,
         max_segment=_longest_text(config),
         attention=attend,
-        experts=experts_on_each_device(
-            mesh, functools.partial(apply_experts, kernels=kernels), shape.experts
-        ),
+        experts=_apply_experts(mesh, kernels, shape),
         constrain=row_constraint(mesh),
     )
 

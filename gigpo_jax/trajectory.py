@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gigpo_jax.env_bridge.beliefs import BeliefGrade
 from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.models.vision.images import PromptImages
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
 
 
 def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarray) -> bool:
@@ -98,7 +101,7 @@ class Turn:
     task: str = ""
     thought: str = ""
     feedback: str = ""
-    images: PromptImages | None = None
+    images: "PromptImages | None" = None
     is_summary: bool = False
     plan: str | None = None
     versions: np.ndarray | None = None

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.modes import sft, train
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.configs.example import get_config
 from tests.metrics import records
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import resolve
-from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.modes import evaluate, sft, train
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.configs.example import get_config
 from tests.metrics import records
 

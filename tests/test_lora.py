@@ -25,7 +25,8 @@ from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.modes import evaluate, export, sft, train
-from gigpo_jax.policy import Policy, load_policy, save_policy
+from gigpo_jax.modes.model_folder import save_policy
+from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.run.workdir import claim_workdir, open_workdir
 from tests import runs
 from tests.devices.multi_device import make_samples

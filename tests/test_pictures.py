@@ -30,8 +30,9 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, qwen2_5_vl
-from gigpo_jax.models.files.weights import load_hf, save_hf
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.images import (
     PromptImages,
     expand_image_tokens,

@@ -9,9 +9,11 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.policy import fresh_policy, load_policy
+from gigpo_jax.modes.model_folder import fresh_policy
+from gigpo_jax.policy import load_policy
 
 TINY = Path(__file__).parents[1] / "models" / "alfworld_tiny"
 

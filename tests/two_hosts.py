@@ -24,10 +24,10 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.experience import choose_episodes, join_lessons
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.models.decoder import PUBLISHED
-from gigpo_jax.modes.evaluate import Evaluator
+from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rollout.earlier_starts import EarlierStarts
+from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, summarise_outcomes
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.trajectory import Trajectory, finished_steps

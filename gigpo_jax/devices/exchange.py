@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,8 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import ROWS, replicated
-from gigpo_jax.models.vision.vision import Images
-from gigpo_jax.models.vision.vision_config import MERGE
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision import Images
 
 WAIT_S = 0.005  # time between two looks at a result of the device
 LOST_S = 50  # hosts end when another one gives no sign of life for so many seconds
@@ -116,8 +117,10 @@ def global_batch(mesh: Mesh, batch: Any) -> Any:
     return jax.tree.map(join, batch)
 
 
-def _global_image_index(mesh: Mesh, images: Images) -> np.ndarray:
+def _global_image_index(mesh: Mesh, images: "Images") -> np.ndarray:
     """Returns each patch's feature index over all hosts' images."""
+    from gigpo_jax.models.vision.vision_config import MERGE
+
     # Patches are [M, N of this host, P, 588].
     local_count = images.patches.shape[1]
     image_count = local_count * mesh.size // len(mesh.local_devices)

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,13 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.models import lora
 from gigpo_jax.models.cache import cache_length, route_dtype
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.rl.optimizer import label_leaves
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 GIB = 2.0**30
 MIB = 2**20
@@ -173,6 +175,8 @@ def _parameter_groups(config: ConfigDict, shape: DecoderConfig) -> list[tuple[st
     groups = [(config.model.param_dtype, param_count(shape))]
     settings = config.model.lora
     if settings.rank:
+        from gigpo_jax.models import lora
+
         adapter = lora.LoraConfig(
             settings.rank, settings.alpha, tuple(settings.targets), settings.vision
         )
@@ -224,7 +228,7 @@ def _mask_bytes(config: ConfigDict, row_count: int) -> float:
     return shares * row_count * config.batch.row_length**2 * 6.0
 
 
-def _kept_numbers(remat: str, shape: DecoderConfig | VisionConfig) -> int:
+def _kept_numbers(remat: str, shape: "DecoderConfig | VisionConfig") -> int:
     """Returns how many numbers a layer keeps for the gradient.
 
     They are those of one token or patch.
@@ -261,7 +265,7 @@ def _kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) 
 
 
 def _tower_bytes(
-    config: ConfigDict, vision: VisionConfig, decoder_width: int, row_count: int
+    config: ConfigDict, vision: "VisionConfig", decoder_width: int, row_count: int
 ) -> float:
     """Returns the bytes of the vision tower's activations.
 
@@ -271,6 +275,8 @@ def _tower_bytes(
     deep_layers = len(vision.deep_layers)
 
     def tokens_bytes(tokens: int, layer_numbers: int, dtype: str) -> int:
+        from gigpo_jax.models.vision.vision_config import MERGE
+
         patch_numbers = layer_numbers + deep_layers * vision.hidden_size
         # A token of the decoder stands for MERGE x MERGE patches of the tower.
         numbers = MERGE**2 * patch_numbers + deep_layers * decoder_width

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.models.experts import Experts, sum_over_devices
+from gigpo_jax.models.execution import Experts
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
@@ -238,7 +238,7 @@ def on_each_device(
     return run
 
 
-def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig | None) -> Experts:
+def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig) -> Experts:
     """Runs experts on each device.
 
     A device sorts the tokens of its own rows. Experts are split where the mesh axis divides them.
@@ -248,8 +248,10 @@ def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig | N
       apply: Function for the experts of one device.
       experts: Experts of the model.
     """
-    if experts is None or mesh.size == 1:
+    if mesh.size == 1:
         return apply
+    from gigpo_jax.models.experts import sum_over_devices
+
     axis = RULES["expert"]
     assert axis is not None
     is_split = experts.count % mesh.shape[axis] == 0

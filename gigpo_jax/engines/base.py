@@ -5,12 +5,14 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.models.vision.images import PromptImages
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
 
 FinishReason = Literal["stop", "length", "abort"]
 OnTokens = Callable[[list[int]], None]
@@ -112,7 +114,7 @@ class Engine(Protocol):
         self,
         tokens: Sequence[int] | np.ndarray,
         params: SamplingParams,
-        images: PromptImages | None = None,
+        images: "PromptImages | None" = None,
         *,
         on_tokens: OnTokens | None = None,
     ) -> Completion:

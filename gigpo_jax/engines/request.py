@@ -6,20 +6,25 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, FinishReason, OnTokens, SamplingParams
 from gigpo_jax.engines.stopping import StopStrings
-from gigpo_jax.models.vision.images import PromptImages, prepare_images
-from gigpo_jax.models.vision.vision_config import VisionConfig
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 log = logging.getLogger(__name__)
 
 
 # By identity, because `==` of two trees of arrays has no single truth value.
+Session = tuple[int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """Parameters of the engine and their version; compared by identity."""
@@ -56,7 +61,7 @@ class Request:
     stop_ids: list[int]
     weights: Weights
     future: "asyncio.Future[Completion]"
-    images: PromptImages | None = None
+    images: "PromptImages | None" = None
     on_tokens: OnTokens | None = None
     features: np.ndarray | None = None
     first_feature: int = 0
@@ -181,8 +186,8 @@ def check_prompt(
 
 
 def check_images(
-    vision: VisionConfig | None, prompt: np.ndarray, images: PromptImages | None
-) -> PromptImages | None:
+    vision: "VisionConfig | None", prompt: np.ndarray, images: "PromptImages | None"
+) -> "PromptImages | None":
     """Checks that images belong to a prompt.
 
     Returns:
@@ -199,6 +204,8 @@ def check_images(
             )
         return None
     if images is None:
+        from gigpo_jax.models.vision.images import prepare_images
+
         # A text without images has a layout too: the rotary positions of a row are read from it.
         images = prepare_images(vision, prompt, ())
     is_image_token = prompt == vision.image_token

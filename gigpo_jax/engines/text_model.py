@@ -14,7 +14,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
 

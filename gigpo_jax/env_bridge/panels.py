@@ -7,14 +7,12 @@ results for the same panel are about the same tasks.
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import replace_file
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.types import Task
 
@@ -58,83 +56,12 @@ class Panel:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _hash_content(env: TextEnv, task: Task) -> str:
+def hash_content(env: TextEnv, task: Task) -> str:
     digest: Callable[[Task], str] | None = getattr(env, "digest", None)
     if digest is None:
         return ""
     # 64 bits suffice against accidents, and keep the panels' files short.
     return digest(task)[:_DIGITS]
-
-
-def freeze_panel(
-    name: str,
-    environment: str,
-    env: TextEnv,
-    split: str,
-    *,
-    ids: Sequence[str] | None = None,
-    made_from: Mapping[str, Any] | None = None,
-) -> Panel:
-    """Makes a panel of an environment's tasks.
-
-    Args:
-      name: Name of the panel.
-      environment: Name of the environment in the registry.
-      env: The environment.
-      split: Split of the tasks.
-      ids: Tasks of the panel; by default all of the split in the environment's order.
-      made_from: Options that the environment's data was generated with.
-
-    Raises:
-      InputError: There are no tasks, an id does not exist, or two tasks have the same id.
-    """
-    split_tasks = env.tasks(split)
-    tasks = {task.id: task for task in split_tasks}
-    panel_ids = list(ids) if ids is not None else [task.id for task in split_tasks]
-    if not panel_ids:
-        raise InputError(
-            "no tasks",
-            key="config.env.split",
-            value=repr(split),
-            fix="name another split, or make its data",
-        )
-    # A task that stands twice would count twice in every success rate.
-    for task_id, count in Counter(panel_ids).items():
-        if count > 1:
-            raise InputError(
-                f"{task_id!r} stands there twice",
-                key="ids",
-                fix=f"give each task of the split {split} an id of its own",
-            )
-    for task_id in panel_ids:
-        if task_id not in tasks:
-            raise InputError(f"the split {split} has no task {task_id!r}", key="ids")
-    hashes = tuple((task_id, _hash_content(env, tasks[task_id])) for task_id in panel_ids)
-    return Panel(name, environment, split, hashes, dict(made_from or {}))
-
-
-def write_panel(path: str | os.PathLike, panel: Panel) -> None:
-    """Writes a panel, one task per line.
-
-    Raises InputError if it cannot be written.
-    """
-    header = {
-        "name": panel.name,
-        "environment": panel.environment,
-        "split": panel.split,
-        "made_from": dict(panel.made_from),
-        "sha256": panel.sha256,
-    }
-    lines = [f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in header.items()]
-    # A task a line, so that version control shows which tasks differ.
-    rows = ",\n".join(f"  {json.dumps(list(task))}" for task in panel.tasks)
-    text = "{\n" + "".join(lines) + ' "tasks": [\n' + rows + "\n ]\n}\n"
-    try:
-        with replace_file(Path(path)) as temporary:
-            # The same bytes on every system.
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as err:
-        raise InputError(f"cannot write it ({err.strerror})", key="panel", value=str(path)) from err
 
 
 def read_panel(path: str | os.PathLike) -> Panel:
@@ -229,7 +156,7 @@ def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
                 f"its task {task_id!r} is not in the data", key="panel", value=panel.name, fix=hint
             )
         # Panels of environments without `digest` compare ids alone.
-        if content_hash and _hash_content(env, tasks[task_id]) != content_hash:
+        if content_hash and hash_content(env, tasks[task_id]) != content_hash:
             raise InputError(
                 f"the content of its task {task_id!r} differs",
                 key="panel",

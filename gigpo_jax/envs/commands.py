@@ -13,7 +13,7 @@ from gigpo_jax.core.files import replace_file
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import check_environment
-from gigpo_jax.env_bridge.panels import write_panel
+from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data import generate as alfworld
 from gigpo_jax.envs.entry_types import check_options

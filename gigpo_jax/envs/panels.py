@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel, freeze_panel
+from gigpo_jax.env_bridge.freeze import freeze_panel
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry

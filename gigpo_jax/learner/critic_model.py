@@ -21,9 +21,10 @@ from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_arrays, over_microbatches
 from gigpo_jax.models import decoder
+from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.files.hub import model_folder
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
@@ -247,7 +248,7 @@ def save_critic(folder: Path, config: ConfigDict, policy: Policy, trunk: Any, pa
     It has a label for each value, and is for transformers and `critic.path`.
 
     Args:
-      folder: folder as for `weights.save_hf`.
+      folder: folder as for `save_weights.save_hf`.
       config: config of the run.
       policy: policy beside the critic.
       trunk: parameters of the policy, which a value head reads.

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gigpo_jax.learner.packed_images import add_images
 from gigpo_jax.learner.rows import (
     RowFit,
     TextPlacement,
@@ -39,7 +38,7 @@ from gigpo_jax.learner.trees import (
     order_texts,
     separate_trees,
 )
-from gigpo_jax.models.attention import segment_limit
+from gigpo_jax.models.masks import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
@@ -301,6 +300,8 @@ def stream_minibatches(
         for places, count in zip(packing.placements, counts, strict=True)
     )
     if has_images:
+        from gigpo_jax.learner.packed_images import add_images
+
         return add_images(batches, packing.placements, shape[:3], gather)
     return batches
 

@@ -19,7 +19,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.trees import Tree
-from gigpo_jax.models.attention import segment_limit
+from gigpo_jax.models.masks import segment_limit
 
 Rows = list[list[int]]  # indices of the segments in each row
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens

@@ -4,13 +4,15 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.trajectory import Step, StepCredit, continues_tokens
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Sample:
     logprobs: np.ndarray
     advantage: float | np.ndarray = 0.0
     weight: float | np.ndarray = 1.0
-    images: PromptImages | None = None
+    images: "PromptImages | None" = None
     routes: np.ndarray | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 

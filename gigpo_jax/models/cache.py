@@ -101,7 +101,7 @@ def to_compute_dtype(array: jax.Array, dtype: Any) -> jax.Array:
     return from_bits(array) if array.dtype == BITS else array.astype(dtype)
 
 
-def _to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
+def to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
     if store.dtype == entries.dtype:
         return entries
     return to_bits(entries) if store.dtype == BITS else entries.astype(store.dtype)
@@ -132,118 +132,14 @@ def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> 
     """
     assert cache.routes is not None
     entries = routes[..., None, :].astype(cache.routes.dtype)
-    return _with_routes(cache, _write_prompt_store(cache.routes, entries, slots))
+    return with_routes(cache, _write_prompt_store(cache.routes, entries, slots))
 
 
 def _write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -> jax.Array:
     # [B, L, G, T, K]. The padding of prompts is written too: no position reaches it before decoding
     # has overwritten it.
     windows = jnp.swapaxes(entries, 2, 3).swapaxes(0, 1)
-    return _write_windows(store, windows, slots, jnp.zeros_like(slots))
-
-
-def write_chunks(
-    cache: KVCache,
-    key: jax.Array,
-    value: jax.Array,
-    layer: jax.Array | int,
-    slots: jax.Array,
-    starts: jax.Array,
-) -> KVCache:
-    """Writes keys and values of one layer into `slots` [B].
-
-    They are [B, T, G, K] and go from `starts` [B] on. Nothing is written into a slot S, or where
-    start + T exceeds C.
-    """
-
-    def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return constrain_order(_write_chunk_store(store, entries, layer, slots, starts))
-
-    return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
-
-
-def write_chunk_routes(
-    cache: KVCache, routes: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
-) -> KVCache:
-    """Writes the experts of chunks as `write_chunks` does.
-
-    They are [B, T, k] of one layer.
-    """
-    assert cache.routes is not None
-    entries = routes[:, :, None].astype(cache.routes.dtype)
-    return _with_routes(cache, _write_chunk_store(cache.routes, entries, layer, slots, starts))
-
-
-def _write_chunk_store(
-    store: jax.Array,
-    entries: jax.Array,
-    layer: jax.Array | int,
-    slots: jax.Array,
-    starts: jax.Array,
-) -> jax.Array:
-    # [B, 1, G, T, K]: a window of one layer.
-    windows = jnp.swapaxes(entries, 1, 2)[:, None]
-    return _write_windows(store, windows, slots, starts, layer)
-
-
-def copy_chunks(
-    cache: KVCache, sources: jax.Array, targets: jax.Array, starts: jax.Array, length: int
-) -> KVCache:
-    """Copies entries of all layers between slots.
-
-    All are read before the first is written.
-
-    Args:
-      cache: the cache.
-      sources: [N] i32, slots to read.
-      targets: [N] i32, slots to write; S for none.
-      starts: [N] i32, index of the first entry.
-      length: number of entries.
-    """
-
-    def copy_store(store: jax.Array) -> jax.Array:
-        num_layers, _, groups, _, head_dim = store.shape
-        sizes = (num_layers, 1, groups, length, head_dim)
-
-        def read_window(slot: jax.Array, start: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice(store, (0, slot, 0, start, 0), sizes)[:, 0]
-
-        # [N, L, G, length, K], all read from the old cache: a target may be the source of another
-        # copy.
-        windows = jax.vmap(read_window)(sources, starts)
-        return _write_windows(store, windows, targets, starts)
-
-    copied = replace(
-        cache,
-        key=constrain_order(copy_store(cache.key)),
-        value=constrain_order(copy_store(cache.value)),
-    )
-    return copied if cache.routes is None else _with_routes(copied, copy_store(cache.routes))
-
-
-def _write_windows(
-    store: jax.Array,
-    windows: jax.Array,
-    slots: jax.Array,
-    starts: jax.Array,
-    layer: jax.Array | int = 0,
-) -> jax.Array:
-    """Writes windows into a store.
-
-    Windows [B, L', G, T, K] go into store [L, S, G, C, K] from `layer` and `starts` [B] on. Windows
-    that reach beyond the store are dropped.
-    """
-    # Whole windows: for single tokens XLA's TPU backend transposes the cache.
-    indices = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)
-    dimensions = jax.lax.ScatterDimensionNumbers(
-        update_window_dims=(1, 2, 3, 4),
-        inserted_window_dims=(1,),
-        scatter_dims_to_operand_dims=(0, 1, 3),
-    )
-    updates = _to_cache_dtype(store, windows)
-    # Clamping would move such a window over entries of other tokens.
-    mode = jax.lax.GatherScatterMode.FILL_OR_DROP
-    return jax.lax.scatter(store, indices, updates, dimensions, mode=mode)
+    return write_windows(store, windows, slots, jnp.zeros_like(slots))
 
 
 def write_tokens(
@@ -270,10 +166,10 @@ def write_token_routes(
     """
     assert cache.routes is not None
     entries = routes[:, None].astype(cache.routes.dtype)
-    return _with_routes(cache, _write_token_store(cache.routes, entries, layer, positions))
+    return with_routes(cache, _write_token_store(cache.routes, entries, layer, positions))
 
 
-def _with_routes(cache: KVCache, routes: jax.Array) -> KVCache:
+def with_routes(cache: KVCache, routes: jax.Array) -> KVCache:
     return replace(cache, routes=constrain_order(routes, ROUTE_ORDER))
 
 
@@ -281,6 +177,31 @@ def _write_token_store(
     store: jax.Array, entries: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> jax.Array:
     slots = jnp.arange(entries.shape[0])
-    updates = _to_cache_dtype(store, entries)
+    updates = to_cache_dtype(store, entries)
     # Indices around a slice put their common axis first: the target is [S, G, K], as the updates.
     return store.at[layer, slots, :, positions].set(updates, mode="drop")
+
+
+def write_windows(
+    store: jax.Array,
+    windows: jax.Array,
+    slots: jax.Array,
+    starts: jax.Array,
+    layer: jax.Array | int = 0,
+) -> jax.Array:
+    """Writes windows into a store.
+
+    Windows [B, L', G, T, K] go into store [L, S, G, C, K] from `layer` and `starts` [B] on. Windows
+    that reach beyond the store are dropped.
+    """
+    # Whole windows: for single tokens XLA's TPU backend transposes the cache.
+    indices = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)
+    dimensions = jax.lax.ScatterDimensionNumbers(
+        update_window_dims=(1, 2, 3, 4),
+        inserted_window_dims=(1,),
+        scatter_dims_to_operand_dims=(0, 1, 3),
+    )
+    updates = to_cache_dtype(store, windows)
+    # Clamping would move such a window over entries of other tokens.
+    mode = jax.lax.GatherScatterMode.FILL_OR_DROP
+    return jax.lax.scatter(store, indices, updates, dimensions, mode=mode)

@@ -1,10 +1,13 @@
 """Prefill in chunks: prompts are read piece by piece, after the tokens that slots hold already."""
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models.attention import chunk_attention
-from gigpo_jax.models.cache import KVCache, write_chunk_routes, write_chunks
+from gigpo_jax.models.cache import KVCache
+from gigpo_jax.models.chunk_attention import chunk_attention
+from gigpo_jax.models.chunk_cache import write_chunk_routes, write_chunks
 from gigpo_jax.models.decoder import (
     Params,
     apply_final_norm,
@@ -15,8 +18,10 @@ from gigpo_jax.models.decoder import (
     select_last,
 )
 from gigpo_jax.models.decoder_config import DecoderConfig
-from gigpo_jax.models.experts import Experts, apply_experts
-from gigpo_jax.models.vision.vision import Features, insert_images
+from gigpo_jax.models.execution import Experts
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision import Features
 
 
 def extend(
@@ -28,8 +33,8 @@ def extend(
     slots: jax.Array,
     starts: jax.Array,
     rotary_positions: jax.Array | None = None,
-    images: Features | None = None,
-    experts: Experts = apply_experts,
+    images: "Features | None" = None,
+    experts: Experts | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs chunks of prompts and appends them to slots.
 
@@ -73,6 +78,8 @@ def extend(
     x = embed_tokens(config, params, tokens)
     deep = None
     if images is not None:
+        from gigpo_jax.models.vision.vision import insert_images
+
         assert config.vision is not None
         x, deep = insert_images(config.vision, params["vision"], x, images)
 

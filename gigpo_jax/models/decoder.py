@@ -9,7 +9,7 @@ norm statistics, rotary embedding and softmax are always float32.
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,21 +27,14 @@ from gigpo_jax.models.cache import (
     write_tokens,
 )
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, DecoderConfig, LayerRun
-from gigpo_jax.models.decoder_config import PUBLISHED as PUBLISHED
-from gigpo_jax.models.execution import INPUT
+from gigpo_jax.models.execution import INPUT, Experts
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
 from gigpo_jax.models.execution import Execution as Execution
-from gigpo_jax.models.experts import ExpertKernels, Experts, Router, apply_experts
 from gigpo_jax.models.layers import Linear, RMSNorm, ValueHead, adapted_linears, draw_normal
 from gigpo_jax.models.rotary import Rotary, rotary_angles, rotate
-from gigpo_jax.models.vision.vision import (
-    Features,
-    Images,
-    VisionTower,
-    add_deep_features,
-    insert_images,
-)
-from gigpo_jax.models.vision.vision import logical_axes as vision_axes
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision import Features, Images
 
 HEAD_NORMS = ("qwen3", "qwen3_moe")  # model types with norms of queries and keys
 Params = dict[str, Any]
@@ -114,6 +107,8 @@ class Layer(nnx.Module):
         self.out = make_linear("out", query_width, width)
         self.mlp_norm = make_norm(width)
         if config.experts is not None and stack == LAYERS:
+            from gigpo_jax.models.experts import ExpertKernels, Router
+
             experts = config.experts
             make_kernels = functools.partial(ExpertKernels, dtype=dtype, rngs=rngs)
             self.router = Router(width, experts, dtype=dtype, rngs=rngs)
@@ -131,7 +126,7 @@ class Layer(nnx.Module):
         angles: Rotary,
         attend: Callable,
         select: Select = select_all,
-        experts: Experts = apply_experts,
+        experts: Experts | None = None,
         routes: jax.Array | None = None,
     ) -> tuple[jax.Array, Any, jax.Array | None]:
         """Runs the layer.
@@ -143,7 +138,7 @@ class Layer(nnx.Module):
             [..., H, K], any second result).
           select: selection of the tokens that everything after attention is computed for; it takes
             the residual stream and the mixed values [..., H * K].
-          experts: function for the experts.
+          experts: function for the experts; None: `experts.apply_experts`.
           routes: experts of each selected token [..., k] in place of those that the router would
             choose; None: the router chooses.
 
@@ -168,7 +163,10 @@ class Layer(nnx.Module):
         if hasattr(self, "router"):
             ids, gates = self.router(y, routes)
             kernels = (self.expert_gate, self.expert_up, self.expert_down)
-            y = experts(y, ids, gates, *(matrix.kernel[...].astype(x.dtype) for matrix in kernels))
+            from gigpo_jax.models.experts import apply_experts
+
+            apply = experts or apply_experts
+            y = apply(y, ids, gates, *(matrix.kernel[...].astype(x.dtype) for matrix in kernels))
             return x + y, extra, ids
         # In bfloat16 XLA's CPU backend would convert and round at every operation of the fusion.
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else x.dtype)
@@ -204,6 +202,8 @@ class Decoder(nnx.Module):
         elif not config.tie_word_embeddings:
             self.head = nnx.Param(draw_normal(rngs, embedding_shape, dtype))
         if config.vision is not None:
+            from gigpo_jax.models.vision.vision import VisionTower
+
             # Drawn last, so that the decoder of a seed is the same with and without a tower.
             self.vision = VisionTower(config.vision, config.hidden_size, dtype=dtype, rngs=rngs)
 
@@ -256,6 +256,8 @@ def logical_axes(config: DecoderConfig) -> Params:
     if config.layer_numbers(DENSE_LAYERS):
         axes[DENSE_LAYERS] = _layer_axes(config.model_type, has_experts=False)
     if config.vision is not None:
+        from gigpo_jax.models.vision.vision import logical_axes as vision_axes
+
         axes["vision"] = vision_axes(config.vision)
     if config.value_head:
         axes["value_head"] = {"kernel": ("embed", "value"), "bias": ("value",)}
@@ -313,7 +315,7 @@ def hidden_states(
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     execution: Execution = Execution(),
-    images: Images | None = None,
+    images: "Images | None" = None,
     routes: jax.Array | None = None,
 ) -> jax.Array:
     """Runs the model up to the final norm.
@@ -422,9 +424,9 @@ def prefill(
     lengths: jax.Array,
     slots: jax.Array,
     positions: jax.Array | None = None,
-    images: Images | Features | None = None,
+    images: "Images | Features | None" = None,
     kernels: str | None = None,
-    experts: Experts = apply_experts,
+    experts: Experts | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs prompts and writes them into slots from index 0.
 
@@ -472,7 +474,7 @@ def decode(
     positions: jax.Array,
     shift: jax.Array | None = None,
     kernels: str | None = None,
-    experts: Experts = apply_experts,
+    experts: Experts | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs one token of every slot.
 
@@ -518,7 +520,7 @@ def run_layers(
     attend: Callable,
     write_routes: Callable,
     select: Select = select_all,
-    experts: Experts = apply_experts,
+    experts: Experts | None = None,
     deep: jax.Array | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers over a cache.
@@ -551,7 +553,7 @@ def run_layers(
     ) -> tuple[jax.Array, KVCache]:
         attend_layer = functools.partial(attend, number, cache)
         x, cache, routes = layer(x, angles, attend_layer, layer_select, experts)
-        x = add_deep_features(x, deep, number, layer_select)
+        x = _add_deep_features(x, deep, number, layer_select)
         if routes is not None and cache.routes is not None:
             cache = write_routes(index, cache, routes)
         return x, cache
@@ -591,6 +593,25 @@ def run_layers(
     return select(x), cache
 
 
+def _add_deep_features(
+    x: jax.Array,
+    deep: jax.Array | None,
+    layer: jax.Array | int | None,
+    select: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """Adds the features that belong behind a decoder layer.
+
+    Args:
+      x: result of the layer, of the tokens that `select` selects.
+      deep: [1 + layers with features, B, T, D], zeros in the last row; None: there are none.
+      layer: index of the layer.
+      select: selection of tokens of [B, T, D].
+    """
+    if deep is None or layer is None:
+        return x
+    return x + select(deep[jnp.minimum(layer, len(deep) - 1)])
+
+
 def model_angles(config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()) -> Rotary:
     """Returns rotation angles for heads of the model.
 
@@ -622,7 +643,7 @@ def _run_model(
     positions: jax.Array | None,
     segment_ids: jax.Array | None,
     execution: Execution,
-    images: Images | Features | None,
+    images: "Images | Features | None",
     lengths: jax.Array | None = None,
     *,
     routes: jax.Array | None = None,
@@ -663,6 +684,8 @@ def _run_model(
     x = embed_tokens(config, params, tokens).astype(dtype)
     deep = None
     if images is not None:
+        from gigpo_jax.models.vision.vision import insert_images
+
         assert config.vision is not None
         x, deep = insert_images(
             config.vision, params["vision"], x, images, add_remat, execution.constrain
@@ -686,7 +709,7 @@ def _run_model(
             x, keys_values, chosen = nnx.merge(graph, layer)(
                 x, angles, attend, layer_select, execution.experts, replayed
             )
-            x = add_deep_features(x, deep, number, layer_select)
+            x = _add_deep_features(x, deep, number, layer_select)
             return execution.constrain(x), (keys_values, chosen if keeps_routes else None)
 
         replayed = layer_routes if run.stack == LAYERS else None

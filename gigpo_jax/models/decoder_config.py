@@ -6,11 +6,13 @@ place of the SwiGLU block of most layers; Llama has none of these, and may scale
 frequencies.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama")
 LAYERS = "layers"  # key of the stacked layers in the parameters
@@ -104,7 +106,7 @@ class DecoderConfig:
     value_head: int = 0
     model_type: str = "qwen2"
     rope_scaling: RopeScaling | None = None
-    vision: VisionConfig | None = None
+    vision: "VisionConfig | None" = None
     experts: ExpertConfig | None = None
     for_cpu: bool = False
 
@@ -172,100 +174,3 @@ class DecoderConfig:
             if run.stack == stack:
                 numbers += range(run.first, run.first + run.stop - run.start)
         return tuple(numbers)
-
-
-def _qwen2_5(
-    hidden: int,
-    inner: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    vocab: int = 151936,
-) -> DecoderConfig:
-    return DecoderConfig(
-        vocab,
-        hidden,
-        inner,
-        layers,
-        heads,
-        kv_heads,
-        head_dim,
-        # The published models below 7B have one matrix for input and output.
-        tie_word_embeddings=hidden < 3584,
-        bos_token_id=151643,
-        eos_token_id=151645,
-    )
-
-
-def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> DecoderConfig:
-    return DecoderConfig(
-        151936,
-        hidden,
-        inner,
-        layers,
-        heads,
-        num_kv_heads=8,
-        head_dim=128,
-        # The published models below 8B have one matrix for input and output.
-        tie_word_embeddings=hidden < 4096,
-        max_position_embeddings=40960,
-        bos_token_id=151643,
-        eos_token_id=151645,
-        model_type="qwen3",
-    )
-
-
-# https://huggingface.co/Qwen/Qwen3-30B-A3B, config.json
-_QWEN3_30B_A3B = DecoderConfig(
-    151936,
-    2048,
-    6144,
-    num_layers=48,
-    num_heads=32,
-    num_kv_heads=4,
-    head_dim=128,
-    tie_word_embeddings=False,
-    max_position_embeddings=40960,
-    bos_token_id=151643,
-    eos_token_id=151645,
-    model_type="qwen3_moe",
-    experts=ExpertConfig(count=128, per_token=8, width=768),
-)
-
-# https://huggingface.co/Qwen (Qwen2.5-*-Instruct and Qwen3-*, config.json)
-PUBLISHED: dict[str, DecoderConfig] = {
-    "0.5b": _qwen2_5(896, 4864, 24, 14, 2, 64),
-    "1.5b": _qwen2_5(1536, 8960, 28, 12, 2, 128),
-    "3b": _qwen2_5(2048, 11008, 36, 16, 2, 128),
-    "7b": _qwen2_5(3584, 18944, 28, 28, 4, 128, vocab=152064),
-    "qwen3-0.6b": _qwen3(1024, 3072, 28, 16),
-    "qwen3-1.7b": _qwen3(2048, 6144, 28, 16),
-    "qwen3-4b": _qwen3(2560, 9728, 36, 32),
-    "qwen3-8b": _qwen3(4096, 12288, 36, 32),
-    "qwen3-30b-a3b": _QWEN3_30B_A3B,
-}
-
-
-def _qwen3_vl(decoder: str, vision: VisionConfig) -> DecoderConfig:
-    return replace(
-        PUBLISHED[decoder], rope_theta=5_000_000.0, max_position_embeddings=262144, vision=vision
-    )
-
-
-# Models with a vision tower by their published names.
-PUBLISHED_VISION: dict[str, DecoderConfig] = {
-    "Qwen2.5-VL-3B-Instruct": replace(PUBLISHED["3b"], vision=VisionConfig()),
-    "Qwen2.5-VL-7B-Instruct": replace(PUBLISHED["7b"], vision=VisionConfig()),
-    "Qwen3-VL-4B-Instruct": _qwen3_vl(
-        "qwen3-4b",
-        replace(
-            QWEN3_VL,
-            depth=24,
-            hidden_size=1024,
-            intermediate_size=4096,
-            deep_layers=(5, 11, 17),
-        ),
-    ),
-    "Qwen3-VL-8B-Instruct": _qwen3_vl("qwen3-8b", QWEN3_VL),
-}

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 
 from gigpo_jax.models.attention import attention, saves_attention
-from gigpo_jax.models.experts import Experts, apply_experts
 
+# (x [.., D], ids [.., k] i32, gates [.., k] f32, kernels [E, D, F], [E, D, F] and [E, F, D])
+# -> [.., D]
+Experts = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 INPUT = "layer_input"  # name of a layer's input for `jax.checkpoint`
 
 # What the backward pass keeps; it recomputes the rest.
@@ -43,7 +45,7 @@ class Execution:
         layers.
       max_segment: longest segment in tokens; saves work in rows of many short segments. None: T.
       attention: function with the arguments of `attention.attention`.
-      experts: function for the experts, as `experts.apply_experts`.
+      experts: function for the experts; None: `experts.apply_experts`.
       constrain: sharding constraint of the residual stream [B, T, D], applied before the first and
         after each layer.
     """
@@ -53,7 +55,7 @@ class Execution:
     unroll: int = 1
     max_segment: int | None = None
     attention: Callable[..., jax.Array] = attention
-    experts: Experts = apply_experts
+    experts: Experts | None = None
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.execution import Experts
 from gigpo_jax.models.layers import draw_normal
 
 # Up to so many tokens all experts see all tokens, because their weights then take longer to read
@@ -26,10 +27,6 @@ SMALLEST_BLOCK = 8  # rows
 # Rows of a tile of the TPU kernel for gradients of matrices, and the longest sides of its result.
 TILE_ROWS = (128, 512)
 TILE_SIDE = 1024
-
-# (x [.., D], ids [.., k] i32, gates [.., k] f32, kernels [E, D, F], [E, D, F] and [E, F, D])
-# -> [.., D]
-Experts = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 class Router(nnx.Module):

@@ -32,6 +32,8 @@ VISION_LINEARS = {
         "down": "mlp.linear_fc2",
     },
 }
+# model_type of a model with a vision tower -> of its decoder
+DECODERS = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
 VISION_TARGETS = tuple(VISION_LINEARS["qwen2_5_vl"])  # keys of all towers
 # The short names that PEFT and `model.lora.targets` use ("q_proj") -> key under `params["layers"]`.
 TARGETS = {module.rpartition(".")[2]: linear for linear, module in LINEARS.items()}

@@ -12,8 +12,8 @@ from gigpo_jax.core.files import check_writable
 from gigpo_jax.learner.critic_model import FOLDER, abstract_critic_params, save_critic
 from gigpo_jax.learner.signals.critic import CHECKPOINT_PARAMS
 from gigpo_jax.models.files import hub
-from gigpo_jax.models.files.weights import check_target
-from gigpo_jax.policy import save_policy
+from gigpo_jax.models.files.save_weights import check_target
+from gigpo_jax.modes.model_folder import save_policy
 from gigpo_jax.rollout.engines import max_length
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import newest_params
@@ -24,7 +24,7 @@ from gigpo_jax.run.progress import show_stage
 def run(config: ConfigDict, workdir: Path, out: str, push: str = "") -> int:
     """Writes the newest weights for transformers and vLLM.
 
-    With an adapter see `policy.save_policy`. A critic goes into `critic/` of the folder, see
+    With an adapter see `model_folder.save_policy`. A critic goes into `critic/` of the folder, see
     `critic_model.save_critic`.
 
     Args:

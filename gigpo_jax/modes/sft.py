@@ -19,12 +19,14 @@ from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.env_bridge.types import IMAGE, EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models.files.weights import check_target
-from gigpo_jax.models.text.tokenizer import Tokenizer, split_words
+from gigpo_jax.models.files.save_weights import check_target
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import split_words
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.modes.imitation import Imitation
-from gigpo_jax.policy import Policy, fresh_policy, save_policy
+from gigpo_jax.modes.model_folder import fresh_policy, save_policy
+from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate_episode, episode_seed
 from gigpo_jax.rollout.environment import (
     all_tasks,

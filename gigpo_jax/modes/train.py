@@ -23,8 +23,8 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
-from gigpo_jax.modes.evaluate import Evaluator, panel_tasks
 from gigpo_jax.rollout.environment import all_tasks, list_environments
+from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
 from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts

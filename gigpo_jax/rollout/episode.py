@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -34,10 +34,12 @@ from gigpo_jax.env_bridge.types import (
     anchor_hash,
 )
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.models.vision.images import PromptImages
-from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.rollout.pictures import check_length, prompt_encoder, prompt_images
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn, mean_uncertainty
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 _T = TypeVar("_T")
 # (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
@@ -256,7 +258,7 @@ class EpisodeRunner:
     tokenizer: Tokenizer
     settings: EpisodeSettings
     on_attempt: Callable[[Trajectory], None] | None = None
-    vision: VisionConfig | None = None
+    vision: "VisionConfig | None" = None
 
     async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
         """Plays one episode.
@@ -377,7 +379,7 @@ class EpisodeRunner:
 
     async def _sample(
         self, prompt: Prompt, sampling: SamplingParams, trajectory: Trajectory
-    ) -> tuple[Completion, PromptImages | None]:
+    ) -> "tuple[Completion, PromptImages | None]":
         """Samples a response; returns it and the prompt's images."""
         images = prompt_images(self.vision, prompt.tokens, prompt.images)
         completion = await _measure(
@@ -391,7 +393,7 @@ class EpisodeRunner:
         trajectory: Trajectory,
         key: Callable[[int], tuple[int, int]],
         step: int,
-    ) -> tuple[Completion, PromptImages | None]:
+    ) -> "tuple[Completion, PromptImages | None]":
         """Samples the response of a step.
 
         It is sampled again while its uncertainty is nearly that of the turn before, and not equal
@@ -609,7 +611,7 @@ def grade_turn(grader: BeliefGrader, turn: Turn) -> Turn:
 
 
 async def _generate(
-    engine: Engine, tokens: list[int], sampling: SamplingParams, images: PromptImages | None
+    engine: Engine, tokens: list[int], sampling: SamplingParams, images: "PromptImages | None"
 ) -> Completion:
     """Samples one response.
 

@@ -1,22 +1,20 @@
 """Prompts with images: an observation as tokens and images that a model reads."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.models.vision.images import (
-    PromptImages,
-    expand_image_tokens,
-    prepare_images,
-    token_grid,
-)
-from gigpo_jax.models.vision.vision_config import VisionConfig
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import PromptImages
+    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 
-def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callable[..., list[int]]:
+def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Callable[..., list[int]]:
     """Builds the encoder of chat messages with images.
 
     It maps (text, images of its marks) to token ids of the whole chat message. For conversations it
@@ -45,6 +43,8 @@ def prompt_encoder(tokenizer: Tokenizer, vision: VisionConfig | None) -> Callabl
             tokens = tokenizer.encode_continuation(text, response, **mark)
         if vision is None:
             return tokens
+        from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
+
         # An image takes as many tokens as it has features: prompt lengths depend on image sizes.
         grids = [token_grid(vision, image) for image in images]
         return expand_image_tokens(vision, tokens, grids)
@@ -91,10 +91,14 @@ def check_length(tokens: Sequence[int], images: Sequence[np.ndarray], limit: int
 
 
 def prompt_images(
-    vision: VisionConfig | None, tokens: Sequence[int], images: Sequence[np.ndarray]
-) -> PromptImages | None:
+    vision: "VisionConfig | None", tokens: Sequence[int], images: Sequence[np.ndarray]
+) -> "PromptImages | None":
     """The images of a prompt from `prompt_encoder`.
 
     None for a model of text alone.
     """
-    return None if vision is None else prepare_images(vision, tokens, images)
+    if vision is None:
+        return None
+    from gigpo_jax.models.vision.images import prepare_images
+
+    return prepare_images(vision, tokens, images)

@@ -6,29 +6,26 @@ It needs numpy and the standard library only.
 import base64
 import gzip
 import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gigpo_jax.core.errors import InputError, storage_errors
+from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.core.files import replace_file
-from gigpo_jax.core.png import encode_png, png_size
 from gigpo_jax.env_bridge.types import IMAGE
-from gigpo_jax.models.vision.images import ImagePatches, restore_pixels
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.images import ImagePatches
 
 FORMAT = "gigpo_jax rollouts"
 VERSION = 6
-# Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts, version 4
-# no summaries, version 5 no versions of tokens.
-READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
-_SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
+SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
 _TURN_FIELDS = (
     "prompt",
     "response",
@@ -59,9 +56,6 @@ _TRAJECTORY_FIELDS = (
 )
 _DIGITS = 6  # after the point, of rewards and advantages
 _TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
-# Errors of a damaged file: of its compression, then of its content.
-_FILE_ERRORS = (OSError, EOFError, zlib.error, StopIteration, RecursionError)
-_CONTENT_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -217,11 +211,11 @@ def collect_rollouts(
             )
         episodes.append(_make_episode(trajectory, steps))
     # Readers of the file then need no tokenizer.
-    pieces = {token: decode([token]) for token in sorted(_token_ids(episodes))}
+    pieces = {token: decode([token]) for token in sorted(list_tokens(episodes))}
     return Rollouts(iteration, temperature, tuple(episodes), pieces)
 
 
-def _token_ids(episodes: Sequence[SavedEpisode]) -> set[int]:
+def list_tokens(episodes: Sequence[SavedEpisode]) -> set[int]:
     ids: set[int] = set()
     for episode in episodes:
         for step in episode.steps:
@@ -265,44 +259,6 @@ def write_rollouts(path: Path, rollouts: Rollouts) -> None:
                 file.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
 
 
-def read_rollouts(path: Path) -> Rollouts:
-    """Reads a file.
-
-    Raises:
-      InputError: the file is missing, damaged, or of another format.
-    """
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            lines = (json.loads(line) for line in file)
-            header = next(lines)
-            file_format = (header.get("format"), header.get("version"))
-            if file_format not in [(FORMAT, version) for version in READABLE_VERSIONS]:
-                raise InputError(
-                    f"format and version are {file_format}, need {FORMAT!r} of version "
-                    f"{READABLE_VERSIONS}",
-                    key=path,
-                    fix="save it again",
-                )
-            pictures = [_parse_picture(text) for text in header.get("pictures", ())]
-            episodes = tuple(_parse_episode(line, header["texts"], pictures) for line in lines)
-        # A file without its last lines would be valid otherwise.
-        if len(episodes) != header["episodes"]:
-            raise InputError(
-                f"has {len(episodes)} of {header['episodes']} episodes",
-                key=path,
-                fix="save it again",
-            )
-        # Keys of JSON objects are texts.
-        pieces = {int(token): piece for token, piece in header["pieces"].items()}
-        if _token_ids(episodes) - pieces.keys():
-            raise ValueError("a token has no text")
-        return Rollouts(header["iteration"], header["temperature"], episodes, pieces)
-    except (*_FILE_ERRORS, *_CONTENT_ERRORS) as err:
-        raise InputError(
-            f"not a file of saved rollouts ({type(err).__name__}: {err})", key=path
-        ) from err
-
-
 def _discounted_returns(turns: Sequence[Turn], gamma: float) -> list[float]:
     returns: list[float] = []
     total = 0.0
@@ -334,8 +290,11 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
     )
 
 
-def _encode_picture(image: ImagePatches, png_files: dict[bytes, bytes]) -> bytes:
+def _encode_picture(image: "ImagePatches", png_files: dict[bytes, bytes]) -> bytes:
     if image.digest not in png_files:
+        from gigpo_jax.core.png import encode_png
+        from gigpo_jax.models.vision.images import restore_pixels
+
         png_files[image.digest] = encode_png(restore_pixels(image))
     return png_files[image.digest]
 
@@ -362,35 +321,10 @@ def _episode_as_json(
     steps = []
     for step in episode.steps:
         fields = dict(vars(step))
-        for name in _SHARED_TEXTS:
+        for name in SHARED_TEXTS:
             fields[name] = texts.setdefault(fields[name], len(texts))
         fields["pictures"] = [
             pictures.setdefault(picture, len(pictures)) for picture in step.pictures
         ]
         steps.append(fields)
     return vars(episode) | {"steps": steps}
-
-
-def _parse_picture(text: str) -> bytes:
-    data = base64.b64decode(text, validate=True)
-    png_size(data)  # raises ValueError if it is no PNG file
-    return data
-
-
-def _parse_episode(
-    line: dict[str, Any], texts: Sequence[str], pictures: Sequence[bytes]
-) -> SavedEpisode:
-    steps = []
-    for step in line["steps"]:
-        fields: dict[str, Any] = {}
-        for name, value in step.items():
-            if name in _SHARED_TEXTS:
-                value = texts[value]
-            elif name == "pictures":
-                value = [pictures[number] for number in value]
-            # JSON has no tuples, and the fields of frozen classes have no lists.
-            fields[name] = tuple(value) if isinstance(value, list) else value
-        steps.append(SavedStep(**fields))
-    # A field that does not exist raises TypeError: the file is then called damaged.
-    past = tuple(line.get("past", ()))
-    return SavedEpisode(**line | {"steps": tuple(steps), "past": past})

@@ -18,7 +18,7 @@ from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm import launch
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
-from gigpo_jax.models.files.hub import model_folder
+from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import max_length

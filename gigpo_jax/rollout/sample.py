@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from itertools import count
 
-from gigpo_jax.core.png import png_size
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run.loggers.loggers import as_code_block
 
@@ -67,13 +66,15 @@ def _choose_episode(rollouts: Rollouts) -> SavedEpisode | None:
 
 
 def _picture_lines(step: SavedStep, numbers: Iterator[int]) -> list[str]:
+    if not step.pictures:
+        return []
+    from gigpo_jax.core.png import png_size
+
     lines = []
     for picture, number in zip(step.pictures, numbers):
         height, width = png_size(picture)
         lines += [f"Picture {number} of `{PICTURES}`, {width} x {height} pixels", ""]
-    if step.pictures:
-        lines += ["Anchor state", "", as_code_block(step.anchor), ""]
-    return lines
+    return [*lines, "Anchor state", "", as_code_block(step.anchor), ""]
 
 
 def _credit_text(step: SavedStep) -> str:

@@ -13,13 +13,14 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.panels import write_panel
+from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import panels
 from gigpo_jax.envs.alfworld.data.generate import generate_games
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.modes import sft, train
-from gigpo_jax.rollout.record import SavedEpisode, read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import SavedEpisode
 from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, spare_groups
 from gigpo_jax.tools.credit.__main__ import main as credit
 from gigpo_jax.tools.inspect.data import collect_run

@@ -33,8 +33,8 @@ from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts
-from gigpo_jax.models.files import weights
-from gigpo_jax.models.files.weights import gather_to_host
+from gigpo_jax.models.files import save_weights, weights
+from gigpo_jax.models.files.save_weights import gather_to_host
 from gigpo_jax.models.qwen2_5_vl import vision_config
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.models.vision.vision_config import VisionConfig
@@ -319,8 +319,8 @@ def check_saving(mesh: Mesh, folder: str) -> None:
         sizes.append(array.size)
         return gather_to_host(array)
 
-    with mock.patch.object(weights, "gather_to_host", gather):
-        weights.save_hf(folder, EXPERTS, params)
+    with mock.patch.object(save_weights, "gather_to_host", gather):
+        save_weights.save_hf(folder, EXPERTS, params)
     # The embedding is larger than the experts of one layer, and smaller than those of both.
     assert max(sizes) == EXPERTS.vocab_size * EXPERTS.hidden_size
     if jax.process_index() == 0:

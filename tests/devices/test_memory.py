@@ -23,7 +23,7 @@ from gigpo_jax.devices.memory import (
 from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models import decoder
-from gigpo_jax.models.decoder import PUBLISHED
+from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 

@@ -20,6 +20,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import AXES, gathered, learner_mesh, make_mesh, shard_by_rules
 from gigpo_jax.models import decoder
+from gigpo_jax.models.published import PUBLISHED
 from tests.devices import multi_device
 from tests.processes import patience
 
@@ -131,7 +132,7 @@ def test_published_shapes_split_as_planned() -> None:
     """7B over fsdp=4, tensor=4: every matrix is split 16 ways, 512 key/value columns and 28 x 128
     query columns too.
     """
-    config = decoder.PUBLISHED["7b"]
+    config = PUBLISHED["7b"]
     shapes = decoder.abstract_params(config)
     where, notes = shard_by_rules(abstract_mesh(2, 4, 4), decoder.logical_axes(config), shapes)
     assert notes == []

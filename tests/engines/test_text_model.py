@@ -9,7 +9,8 @@ import pytest
 import gigpo_jax
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.text_model import TextModel
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 
 TINY = "models/alfworld_tiny"

@@ -5,13 +5,8 @@ import json
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.panels import (
-    check_panel,
-    find_panel,
-    freeze_panel,
-    read_panel,
-    write_panel,
-)
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
+from gigpo_jax.env_bridge.panels import check_panel, find_panel, read_panel
 from gigpo_jax.envs import registry
 from tests.file_limit import largest_file
 

@@ -24,7 +24,7 @@ from gigpo_jax.env_bridge.prompts import (
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 
 FIRST = (
     "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly around you, "

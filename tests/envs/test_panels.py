@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.panels import check_panel, find_panel, read_panel, write_panel
+from gigpo_jax.env_bridge.freeze import write_panel
+from gigpo_jax.env_bridge.panels import check_panel, find_panel, read_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.__main__ import main

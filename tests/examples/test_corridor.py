@@ -11,7 +11,7 @@ from examples.corridor.env import COLOURS, CORRIDOR, THINGS, Corridor, Guide, Si
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.checker import check_environment
 from gigpo_jax.envs.panels import check_tasks
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import encode_demonstrations, response_end
 from gigpo_jax.rollout.demonstrations import demonstrate_episode, play_expert, response_text
 from gigpo_jax.rollout.environment import episode_settings

@@ -6,7 +6,7 @@ import pytest
 
 from gigpo_jax.envs.__main__ import main as envs
 from gigpo_jax.main import main
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.metrics import records
 
 pytestmark = pytest.mark.slow

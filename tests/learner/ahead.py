@@ -19,12 +19,12 @@ import jax
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
-from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.main import main
-from gigpo_jax.policy import fresh_policy, save_policy
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.modes.model_folder import fresh_policy, save_policy
+from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
 from tests.configs.example import get_config
 from tests.metrics import records

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gigpo_jax.learner.spans import action_masks
-from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 
 MODEL = Path(__file__).parents[2] / "models/alfworld_tiny"
 

@@ -12,7 +12,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.learner.token_logprobs import TokenLogprobs
 from gigpo_jax.methods.igpo.known_answers import KnownAnswers
 from gigpo_jax.methods.rlvmr.tags import tag_columns
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.trajectory import Trajectory, Turn, finished_steps
 
 PROMPT = np.arange(40, dtype=np.int32)

@@ -24,8 +24,9 @@ from gigpo_jax.learner.packing import deal_segments, make_minibatches, packing_s
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.attention import QUARTERS, splash_attention
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.attention import QUARTERS
+from gigpo_jax.models.attention_kernels import splash_attention
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.policy import Policy, lora_config
 from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
 from gigpo_jax.rl.types import StepBatch, ValueTargets

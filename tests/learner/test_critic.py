@@ -18,7 +18,8 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import step_samples
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.policy import Policy, lora_config
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.trajectory import Trajectory, finished_steps

@@ -26,7 +26,8 @@ from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
 from gigpo_jax.learner.spans import action_masks
 from gigpo_jax.models import decoder
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings

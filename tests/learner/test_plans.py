@@ -16,8 +16,9 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.spans import part_reader
 from gigpo_jax.methods.hiper.plan_parts import plan_columns
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import load_hf, save_hf
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_action_span import Characters

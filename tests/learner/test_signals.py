@@ -34,7 +34,7 @@ from gigpo_jax.methods.serl.teacher import Teacher
 from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.methods.text_critic.critic import TextCritic
-from gigpo_jax.models.decoder import PUBLISHED
+from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS, OPTIONAL_COLUMNS, StepBatch

@@ -10,7 +10,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.samples import step_samples
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder
-from gigpo_jax.policy import fresh_policy
+from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.trajectory import Step, Turn
 
 

@@ -20,8 +20,9 @@ from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.attention import QUARTERS, causal_segment_mask
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.attention import QUARTERS
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.masks import causal_segment_mask
 from gigpo_jax.policy import Policy, longest_tree, lora_config, shares_prefixes
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch

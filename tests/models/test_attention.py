@@ -10,14 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models.attention import (
-    attention,
-    cached_attention,
-    chunk_attention,
-    segment_extents,
-    segment_limit,
-    splash_attention,
-)
+from gigpo_jax.models.attention import attention, cached_attention
+from gigpo_jax.models.attention_kernels import segment_extents, segment_limit, splash_attention
+from gigpo_jax.models.chunk_attention import chunk_attention
 from gigpo_jax.models.decode_kernel import decode_attention, fits
 
 # Segments cross the kernel's tiles of 128, and none is longer than 100; the row ends with padding.

@@ -12,7 +12,8 @@ import pytest
 
 from gigpo_jax.models import decoder, on_cpu
 from gigpo_jax.models.chunks import extend
-from gigpo_jax.models.decoder import PUBLISHED, DecoderConfig, Params
+from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.published import PUBLISHED
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 CONFIG = SMALL["gqa7_untied"]

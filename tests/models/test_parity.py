@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from tests.models.shapes import SMALL, check_gradient, random_params
 
 torch = pytest.importorskip("torch")

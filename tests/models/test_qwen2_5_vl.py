@@ -17,9 +17,10 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder, qwen2_5_vl
 from gigpo_jax.models.decoder import DecoderConfig
-from gigpo_jax.models.decoder_config import PUBLISHED_VISION
 from gigpo_jax.models.files.hf_config import config_json, read_config
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.published import PUBLISHED_VISION
 from gigpo_jax.models.vision.images import (
     distinct_images,
     expand_image_tokens,

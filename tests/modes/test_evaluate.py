@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.results import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.metrics import CLOCK, records
 from tests.runs import run, run_two_hosts, warm_start
 

@@ -10,7 +10,7 @@ import pytest
 
 from gigpo_jax.main import main
 from gigpo_jax.models import load_hf
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from tests.models.shapes import VISION3, VL3, random_params

@@ -3,7 +3,7 @@
 import pytest
 
 from gigpo_jax.config import default_config
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import DemonstratedTurn, Demonstration

@@ -15,7 +15,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.models import load_hf, qwen2_5_vl
-from gigpo_jax.models.text.tokenizer import load_tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS, VisionConfig
 from gigpo_jax.modes import sft

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.env_bridge.panels import freeze_panel, write_panel
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.learner import programs
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.rl.algorithms import ALGORITHMS
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.run.loggers.glossary import describe_metric
 from tests.metrics import records
 from tests.models.files import hub_server
@@ -119,7 +119,7 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
 
 SIGNALLED_WHILE_EVALUATING = """
 import os, runpy, signal, sys
-from gigpo_jax.modes.evaluate import Evaluator
+from gigpo_jax.rollout.evaluator import Evaluator
 original, calls = Evaluator.play, []
 async def play(self, **kwargs):
     calls.append(1)

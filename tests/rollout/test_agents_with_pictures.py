@@ -8,7 +8,7 @@ from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
 from gigpo_jax.modes import evaluate
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 
 FLAGS = (
     "env.name=numberline agent=reflexion eval.tasks=1 eval.trials=2 env.max_steps=2 env.history=1 "

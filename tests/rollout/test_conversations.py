@@ -13,7 +13,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder

@@ -17,7 +17,7 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout import earlier_starts
 from gigpo_jax.rollout.earlier_starts import EarlierStarts, make_earlier_starts
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import (
     BEGINNING,

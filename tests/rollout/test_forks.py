@@ -16,7 +16,8 @@ from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.forks import Forking
 from gigpo_jax.rollout.groups import GroupEnd
-from gigpo_jax.rollout.record import collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.tools.credit.replay import replay_episodes

@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.methods.strata.strategies import Strategies
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts

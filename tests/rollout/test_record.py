@@ -12,7 +12,8 @@ from gigpo_jax.core.errors import InputError, StorageError
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
-from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
 from tests.models.shapes import VISION
 from tests.models.vision.test_images import random_image

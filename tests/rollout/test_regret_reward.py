@@ -16,7 +16,8 @@ from gigpo_jax.env_bridge.prompts import Compact, History, Prompt, build_prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode import EpisodeSettings
-from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
 from tests.rollout.stand_in import EXAMPLE, TOKENIZER, play

@@ -19,12 +19,13 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder
-from gigpo_jax.rollout.record import collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import collect_outcomes
 from gigpo_jax.rollout.sample import sample_text
 from gigpo_jax.rollout.statistics import rollout_metrics

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.policy import fresh_policy
+from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.rollout.environment import env_options, list_environments, list_tasks
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker

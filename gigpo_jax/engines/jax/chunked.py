@@ -2,19 +2,21 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from gigpo_jax.engines.jax.images import ImageRows
 from gigpo_jax.engines.jax.prefixes import PrefillPlan
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_request
 from gigpo_jax.engines.request import Request
 
+if TYPE_CHECKING:
+    from gigpo_jax.engines.jax.images import ImageRows
+
 COPIES = 32  # chunks of a partition that a device call copies
-MakeImageRows = Callable[[int, int], ImageRows]  # (rows, tokens of a row) -> rows without images
+MakeImageRows = Callable[[int, int], "ImageRows"]  # (rows, tokens of a row) -> rows without images
 
 
 class ChunkReader:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
-from gigpo_jax.engines.jax.chunked import ChunkReader, MakeImageRows
-from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
-from gigpo_jax.engines.jax.kept_slots import KeptSlots, Session
 from gigpo_jax.engines.jax.placement import place_engine
-from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
 from gigpo_jax.engines.jax.programs import (
     EngineSettings,
     Programs,
@@ -48,6 +44,7 @@ from gigpo_jax.engines.jax.slots import (
 )
 from gigpo_jax.engines.request import (
     Request,
+    Session,
     Weights,
     check_images,
     check_prompt,
@@ -57,7 +54,11 @@ from gigpo_jax.engines.request import (
 from gigpo_jax.engines.stopping import StopStrings
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.models.vision.images import PromptImages
+
+if TYPE_CHECKING:
+    from gigpo_jax.engines.jax.chunked import MakeImageRows
+    from gigpo_jax.engines.jax.held_tokens import HeldTokens
+    from gigpo_jax.models.vision.images import PromptImages
 
 GATHER_S = 0.001  # time an idle engine waits for more requests, and again while more arrive
 GATHER_LIMIT_S = 0.01
@@ -128,9 +129,11 @@ class JaxEngine:
         self._partition_slots = settings.slots // placement.partitions
         self._programs = Programs(config, settings, dtype, placement)
 
-        self._encoder: ImageEncoder | None = None
+        self._encoder: Any = None  # an `ImageEncoder` of a model that reads images
         self._make_image_rows: MakeImageRows | None = None
         if config.vision is not None:
+            from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
+
             batch_size = self._rows[-1] * self._partitions
             self._encoder = ImageEncoder(self._programs, batch_size=batch_size)
             self._make_image_rows = functools.partial(
@@ -139,23 +142,7 @@ class JaxEngine:
                 dtype=jnp.dtype(dtype),
             )
 
-        chunk = settings.prefill_chunk
-        self._prefixes = PrefixTable(self.slots, self._partitions, chunk)
-        self._keeps_responses = settings.keep_responses and chunk > 0
-        self._kept = KeptSlots()
-        # Sessions that ended since the last round.
-        self._ended_sessions: collections.deque[Session] = collections.deque()
-        self._reader: ChunkReader | None = None
-        if chunk:
-            self._reader = ChunkReader(
-                self._programs,
-                slots=self.slots,
-                partitions=self._partitions,
-                rows=self._rows[-1],
-                chunk=chunk,
-                capacity=settings.capacity,
-                make_image_rows=self._make_image_rows,
-            )
+        self._held = self._hold_tokens(settings) if settings.prefill_chunk else None
 
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._leaf_types = describe_leaves(params)
@@ -172,6 +159,23 @@ class JaxEngine:
         # A daemon, so that a process whose caller forgot `close` can end.
         self._thread = threading.Thread(target=self._serve_requests, name="jax-engine", daemon=True)
         self._thread.start()
+
+    def _hold_tokens(self, settings: EngineSettings) -> "HeldTokens":
+        from gigpo_jax.engines.jax.chunked import ChunkReader
+        from gigpo_jax.engines.jax.held_tokens import HeldTokens
+        from gigpo_jax.engines.jax.prefixes import PrefixTable
+
+        reader = ChunkReader(
+            self._programs,
+            slots=self.slots,
+            partitions=self._partitions,
+            rows=self._rows[-1],
+            chunk=settings.prefill_chunk,
+            capacity=settings.capacity,
+            make_image_rows=self._make_image_rows,
+        )
+        prefixes = PrefixTable(self.slots, self._partitions, settings.prefill_chunk)
+        return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)
 
     def __enter__(self) -> "JaxEngine":
         return self
@@ -192,8 +196,8 @@ class JaxEngine:
         with self._device_lock:
             self._weights = self._weights or self._newest
             assert self._weights is not None
-            if self._reader is not None:
-                self._reader.warmup(self._weights.params)
+            if self._held is not None:
+                self._held.reader.warmup(self._weights.params)
             else:
                 self._warm_up_buckets()
             if self._keeps_routes:
@@ -213,7 +217,7 @@ class JaxEngine:
         self,
         tokens: Tokens,
         params: SamplingParams,
-        images: PromptImages | None = None,
+        images: "PromptImages | None" = None,
         *,
         on_tokens: OnTokens | None = None,
         weights: Weights | None = None,
@@ -264,8 +268,8 @@ class JaxEngine:
 
     def end_session(self, session: Session) -> None:
         """Frees the slot that waits for a session's next prompt."""
-        if self._keeps_responses:
-            self._ended_sessions.append(session)
+        if self._held is not None:
+            self._held.end_session(session)
 
     def update_weights(
         self, params: decoder.Params, version: int, *, inflight: bool = False
@@ -336,7 +340,7 @@ class JaxEngine:
         self,
         tokens: Tokens,
         params: SamplingParams,
-        images: PromptImages | None = None,
+        images: "PromptImages | None" = None,
         weights: Weights | None = None,
     ) -> Request:
         prompt = check_prompt(
@@ -410,10 +414,10 @@ class JaxEngine:
 
     def _run_round(self) -> None:
         self._drop_cancelled()
-        if self._reader is None:
+        if self._held is None:
             self._read_prompts()
         else:
-            self._read_chunks(self._reader)
+            self._read_chunks(self._held)
         if not self._table.any_active():
             return
 
@@ -463,7 +467,7 @@ class JaxEngine:
                 row_slots += [None] * (size - len(slots))
             self._collect_tokens(np.asarray(drawn)[:, None], row_slots)
 
-    def _read_chunks(self, reader: ChunkReader) -> None:
+    def _read_chunks(self, held: "HeldTokens") -> None:
         """Prefills waiting prompts into free slots by chunks.
 
         Tokens that slots hold already are left out.
@@ -471,46 +475,15 @@ class JaxEngine:
         requests = self._take_requests(len(self._table.free_slots()))
         # Behind `_take_requests`: a request may be there because the end of an episode made room
         # for its own, and that end is then known too.
-        while self._ended_sessions:
-            self._kept.end_session(self._ended_sessions.popleft())
+        held.free_sessions()
         if not requests:
             return
-        self._prefixes.begin_round()
-        planned_requests: list[tuple[PrefillPlan, Request]] = []
-        new_requests = []
-        # First those that continue a slot, so that no other prompt of the round takes it.
-        for request in requests:
-            plan = self._continue_slot(request, reader.last_start)
-            if plan is None:
-                new_requests.append(request)
-            else:
-                planned_requests.append((plan, request))
-        # Prompts are planned one by one, because each may share chunks with those planned before
-        # it.
-        for request in new_requests:
-            free_slots = self._kept.offer_slots(self._table.free_slots())
-            plan = self._prefixes.plan_prefill(request.prefix_content, free_slots)
-            self._kept.give_up(plan.slot)
-            self._assign_slot(plan.slot, request)
-            planned_requests.append((plan, request))
+        planned_requests = held.plan_prefills(requests, self._table.free_slots, self._assign_slot)
         assert self._weights is not None
         self.reused_tokens += sum(plan.start for plan, _ in planned_requests)
         self._encode_images([(request, plan.start) for plan, request in planned_requests])
-        for drawn, slots in reader.read_prompts(self._weights.params, planned_requests):
+        for drawn, slots in held.reader.read_prompts(self._weights.params, planned_requests):
             self._collect_tokens(np.asarray(drawn)[:, None], slots)
-
-    def _continue_slot(self, request: Request, last_start: int) -> PrefillPlan | None:
-        """Assigns the slot that a prompt continues, if any.
-
-        The prompt is read from `last_start` on at the latest.
-        """
-        continued = self._kept.take_continued(request.prefix_content, request.params.session)
-        if continued is None:
-            return None
-        slot, held_tokens = continued
-        self._assign_slot(slot, request)
-        # In the first wave: the slot's shared chunks, those of its first prompt, keep their bits.
-        return PrefillPlan(slot, (), min(held_tokens, last_start), 0)
 
     def _encode_images(self, requests: Sequence[tuple[Request, int]]) -> None:
         """Encodes images that requests read, from a token on."""
@@ -547,8 +520,8 @@ class JaxEngine:
 
     def _forget_cache(self) -> None:
         """Forgets what slots hold, and image features."""
-        self._prefixes.clear()
-        self._kept.clear()
+        if self._held is not None:
+            self._held.clear()
         if self._encoder is not None:
             self._encoder.clear()
 
@@ -604,10 +577,8 @@ class JaxEngine:
                 # After a stop string the slot is still active on the device; the next call cancels
                 # it there.
                 self._table.release(slot)
-                # A slot with keys and values of several weights is for no other prompt.
-                is_pure = completion.versions is None
-                if self._keeps_responses and is_pure and not request.cancelled:
-                    self._keep_slot(slot, request, completion)
+                if self._held is not None:
+                    self._held.keep(slot, request, completion)
                 self.generated_tokens += completion.tokens.size
                 ended.append((slot, request, completion))
         resolve_requests(
@@ -642,13 +613,6 @@ class JaxEngine:
                 request_routes = slot_routes[:length].copy()
                 completed.append((request, replace(completion, routes=request_routes)))
         return completed
-
-    def _keep_slot(self, slot: int, request: Request, completion: Completion) -> None:
-        """Keeps what the slot of a finished request holds."""
-        # Never with the last token, which the cache has only where the device went on behind a stop
-        # string. It does so by chance, and the bits of a token that is read are others.
-        tokens = np.append(request.prefix_content, completion.tokens[:-1])
-        self._kept.keep(slot, tokens, request.params.session)
 
     def _replace_running(self, weights: Weights) -> None:
         """Gives weights to all requests."""

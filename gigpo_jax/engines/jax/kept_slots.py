@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Session = tuple[int, int]
+from gigpo_jax.engines.request import Session
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import kernels_for
 from gigpo_jax.models.cache import ROUTE_ORDER, memory_order
 from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.models.experts import Experts, apply_experts, sum_over_devices
+from gigpo_jax.models.execution import Experts
 
 SLOTS = "slots"
 TENSOR = "tensor"
@@ -92,14 +92,18 @@ class Placement:
             return "cpu"
         return kernels_for(self.device)
 
-    def experts(self, experts: ExpertConfig | None) -> Experts:
-        """Makes the function for the experts of a model.
+    def experts(self, experts: ExpertConfig | None) -> Experts | None:
+        """Makes the function for the experts of a model, None for a model without any.
 
         Each device of a partition has its own experts, if the devices divide them.
         """
+        if experts is None:
+            return None
+        from gigpo_jax.models.experts import apply_experts, sum_over_devices
+
         apply = functools.partial(apply_experts, kernels=kernels_for(self.device))
         devices = self.partition_devices
-        if experts is None or devices == 1 or experts.count % devices:
+        if devices == 1 or experts.count % devices:
             return apply
 
         def apply_split(*arrays: jax.Array) -> jax.Array:

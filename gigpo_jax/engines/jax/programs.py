@@ -13,10 +13,8 @@ from gigpo_jax.engines.jax import slots as device_code
 from gigpo_jax.engines.jax.placement import SLOTS, Placement, cast_before_gather
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, on_cpu
-from gigpo_jax.models.cache import KVCache, cache_length, copy_chunks
-from gigpo_jax.models.chunks import extend
+from gigpo_jax.models.cache import KVCache, cache_length
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
-from gigpo_jax.models.vision.vision import encode_images
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,8 @@ class Programs:
 
     def prefill_chunks(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills chunks of prompts; see `slots.prefill_chunks`."""
+        from gigpo_jax.models.chunks import extend
+
         function = self._bind(device_code.prefill_chunks, extend)
         return self._run_step(
             ("prefill", "chunks", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
@@ -178,6 +178,8 @@ class Programs:
         def encode_step(
             params: Any, cache: Any, state: Any, images: Any
         ) -> tuple[Any, Any, jax.Array]:
+            from gigpo_jax.models.vision.vision import encode_images
+
             features = encode_images(vision, params["vision"], *images, dtype=dtype)
             # Cache and slots pass through, so that all programs have one signature. They are
             # donated: returning them copies nothing.
@@ -199,6 +201,8 @@ class Programs:
         def copy_step(
             _params: Any, cache: Any, state: Any, chunks: jax.Array
         ) -> tuple[Any, Any, jax.Array]:
+            from gigpo_jax.models.chunk_cache import copy_chunks
+
             sources, targets, starts = chunks.T
             # A step must return a result. This one is small, and nobody reads it.
             return copy_chunks(cache, sources, targets, starts, length), state, sources

@@ -7,7 +7,7 @@ of transfers dominates the cost of a call.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,9 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.sample import sample_tokens, token_keys
-from gigpo_jax.models.vision.vision import Features
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision import Features
 
 STOP_IDS = 16  # largest number of stop token ids of a request
 SETTINGS = 8  # columns of a request before its stop ids and its tokens
@@ -72,7 +74,7 @@ class ImageInputs:
 
     positions: Any
     shift: Any
-    features: Features
+    features: "Features"
 
 
 @jax.tree_util.register_dataclass

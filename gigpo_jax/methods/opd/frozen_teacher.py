@@ -22,8 +22,8 @@ from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram,
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
 from gigpo_jax.methods.opd import is_served
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
+from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.files.hub import model_folder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings

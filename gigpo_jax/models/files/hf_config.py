@@ -7,9 +7,9 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import MODEL_TYPES, DecoderConfig, ExpertConfig
+from gigpo_jax.models.linears import DECODERS
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.text.tokenizer import read_token_ids
-from gigpo_jax.models.vision.vision_config import DECODERS, decoder_json, read_vision, vision_json
 
 _LARGEST = {  # generous: stops a broken file before arrays of such a size are tried
     "vocab_size": 2**24,
@@ -49,6 +49,8 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
     stored_type = str(raw.get("model_type"))
     has_vision = stored_type in DECODERS
     if has_vision:
+        from gigpo_jax.models.vision.vision_config import decoder_json, read_vision
+
         raw = decoder_json(raw)
     rope = _rope_settings(raw, file)
     _refuse_other_models(raw, rope, file)
@@ -143,6 +145,8 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
     if "qwen3" in config.model_type or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
     if config.vision is not None:
+        from gigpo_jax.models.vision.vision_config import vision_json
+
         content = vision_json(config.vision, content)
     if config.value_head:
         content |= {"architectures": [kind], "num_labels": config.value_head}

@@ -6,12 +6,8 @@ stacked with the other experts of its layer here. Reading and writing hold one s
 (reading: one shard of it; writing on several hosts: one layer of it) in host memory.
 """
 
-import contextlib
-import functools
-import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,29 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import read_object, replace_folder
+from gigpo_jax.core.files import read_object
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
-from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import (
     INDEX,
     SINGLE,
     SUFFIX,
     Entry,
-    OnTensor,
     read_header,
-    write_file,
 )
-from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS, VISION_LINEARS
-from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
-from gigpo_jax.models.vision.vision_config import (
-    FRAMES,
-    PREPROCESSOR,
-    VL,
-    VL3,
-    preprocessor_json,
-)
+from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS
 
 _LAYER = LINEARS | {
     "router": "mlp.gate",
@@ -58,36 +44,15 @@ _TOP = {
     "value_head.kernel": "score.weight",
     "value_head.bias": "score.bias",
 }
-_VISION_LAYER = {"attention_norm": "norm1", "mlp_norm": "norm2"}
-_VISION = {
-    VL: {
-        "patch": "patch_embed.proj",
-        "merger_norm": "merger.ln_q",
-        "merger_in": "merger.mlp.0",
-        "merger_out": "merger.mlp.2",
-    },
-    VL3: {
-        "patch": "patch_embed.proj",
-        "positions": "pos_embed",
-        "merger_norm": "merger.norm",
-        "merger_in": "merger.linear_fc1",
-        "merger_out": "merger.linear_fc2",
-        # {} stands for the number of the merger.
-        "deep_norm": "deepstack_merger_list.{}.norm",
-        "deep_in": "deepstack_merger_list.{}.linear_fc1",
-        "deep_out": "deepstack_merger_list.{}.linear_fc2",
-    },
-}
 # Prefixes of module names in transformers, also in files of Qwen3-VL -> in other published files.
 _PREFIXES = {"model.visual.": "visual.", "model.language_model.": "model."}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}  # read
-_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 Places = dict[str, tuple[pathlib.Path, Entry]]  # tensor name -> its file, and its place there
 _BLOCK = 1 << 16  # numbers that are checked together: they fit the processor's cache
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class Leaf:
     """One array of the parameters, with its stored tensors.
 
     They are in a folder.
@@ -168,7 +133,7 @@ def map_file(file: pathlib.Path, config: DecoderConfig) -> Params:
     Errors are those of `load_hf`.
     """
     places = _check_tensors(file, [file], config)
-    leaves, tree = _list_leaves(config)
+    leaves, tree = list_leaves(config)
     stacks = []
     for leaf in leaves:
         tensors = [np.asarray(map_tensor(*places[name])) for name in leaf.names]
@@ -187,7 +152,7 @@ def map_file(file: pathlib.Path, config: DecoderConfig) -> Params:
 
 
 def _read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardings: Any) -> Params:
-    leaves, tree = _list_leaves(config)
+    leaves, tree = list_leaves(config)
     if shardings is None:
         # An array tells the default device also within `jax.default_device`.
         default = jax.sharding.SingleDeviceSharding(jnp.zeros(()).device)
@@ -203,89 +168,7 @@ def _read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardin
     return jax.tree.unflatten(tree, arrays)
 
 
-def save_hf(
-    path: str | pathlib.Path,
-    config: DecoderConfig,
-    params: Params,
-    *,
-    dtype: Any = None,
-    tokenizer: Tokenizer | None = None,
-    stop_strings: Sequence[str] = (),
-    max_shard_bytes: int = 4_000_000_000,
-) -> None:
-    """Writes a folder that transformers, vLLM and `load_hf` read.
-
-    All processes must call this; the first one writes. The folder appears complete or not at all;
-    an earlier model there is replaced. Sharded parameters are gathered one array at a time, those
-    of several hosts one layer at a time.
-
-    Args:
-      path: folder.
-      config: shape of the model.
-      params: parameter tree.
-      dtype: dtype of the file; None: the parameters'.
-      tokenizer: tokenizer to save beside the weights.
-      stop_strings: strings that end a response, for generation_config.json.
-      max_shard_bytes: largest size of a safetensors file, unless one tensor is larger.
-
-    Raises:
-      InputError: the path cannot be written, holds something else, or the tokenizer does not fit.
-    """
-    folder = pathlib.Path(path)
-    dtype = np.dtype(params["embed"].dtype if dtype is None else dtype)
-    if dtype.name not in _NAMES:
-        raise InputError(
-            f"cannot store dtype {dtype.name}", key=folder, fix=f"choose one of {', '.join(_NAMES)}"
-        )
-    if tokenizer is not None:
-        check_vocabulary(tokenizer, config.vocab_size, folder)
-    is_writer = jax.process_index() == 0
-    try:
-        if is_writer:
-            check_target(folder)
-        # Other processes write nothing, but gathering needs all of them.
-        with (
-            replace_folder(folder, full=True)
-            if is_writer
-            else contextlib.nullcontext() as temporary
-        ):
-            _write_weights(temporary, config, params, dtype, max_shard_bytes)
-            if temporary is not None:
-                _write_small_files(temporary, config, dtype, tokenizer, stop_strings)
-    except OSError as err:
-        raise InputError(
-            f"cannot be written ({err.strerror})",
-            key=folder,
-            fix="choose another path or make room",
-        ) from err
-
-
-def write_tensors(
-    file: pathlib.Path | None,
-    config: DecoderConfig,
-    params: Params,
-    *,
-    dtype: Any,
-    on_tensor: OnTensor | None = None,
-) -> None:
-    """Writes all parameters into one safetensors file of `dtype`.
-
-    Not atomic; raises OSError. All processes must call this; those with `file` None only take part
-    in gathering.
-    """
-    leaves, tree = _list_leaves(config)
-    dtype = np.dtype(dtype)
-    names = [(name, leaf.stored_shape) for leaf in leaves for name in leaf.names]
-    tensors = _gather_tensors(leaves, tree.flatten_up_to(params), dtype)
-    # Gathering is a computation of all processes: each takes part for every tensor, in one order.
-    if file is None:
-        for _ in tensors:
-            pass
-    else:
-        write_safetensors(file, names, tensors, dtype, on_tensor)
-
-
-def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
+def list_leaves(config: DecoderConfig) -> tuple[list[Leaf], Any]:
     """Lists the tree's arrays in its order, with its structure."""
     flat, tree = jax.tree_util.tree_flatten_with_path(decoder.abstract_params(config))
     leaves = []
@@ -293,12 +176,11 @@ def _list_leaves(config: DecoderConfig) -> tuple[list[_Leaf], Any]:
         path = [key.key for key in keys]
         inputs: tuple[int, ...] = ()
         if config.vision is not None and path == ["vision", "patch", "kernel"]:
-            side = config.vision.patch_size
-            inputs = (3, FRAMES, side, side)
+            inputs = config.vision.patch_shape
         names, stacked_axes = _tensor_names(config, path)
         names = tuple(_published_name(config, name) for name in names)
         is_kernel = path[-1] == "kernel"
-        leaves.append(_Leaf(abstract.shape, names, stacked_axes, is_kernel, inputs))
+        leaves.append(Leaf(abstract.shape, names, stacked_axes, is_kernel, inputs))
     return leaves, tree
 
 
@@ -309,14 +191,9 @@ def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ..
     """
     kind = "bias" if path[-1] == "bias" else "weight"
     if config.vision is not None and path[0] == "vision":
-        vision = config.vision
-        if path[1] == "layers":
-            module = (VISION_LINEARS[vision.model_type] | _VISION_LAYER)[path[2]]
-            return tuple(f"visual.blocks.{n}.{module}.{kind}" for n in range(vision.depth)), 1
-        name = f"visual.{_VISION[vision.model_type][path[1]]}.{kind}"
-        if path[1].startswith("deep_"):
-            return tuple(name.format(n) for n in range(len(vision.deep_layers))), 1
-        return (name,), 0
+        from gigpo_jax.models.vision.tensor_names import tower_names
+
+        return tower_names(config.vision, path[1:], kind)
     if path[0] not in (LAYERS, DENSE_LAYERS):
         return (_TOP[".".join(path)],), 0
     numbers = config.layer_numbers(path[0])
@@ -327,7 +204,7 @@ def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ..
     return tuple(f"model.layers.{n}.{module.format(e)}.{kind}" for n in numbers for e in experts), 2
 
 
-def _make_reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
+def _make_reader(leaf: Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
     """Callback for `make_array_from_callback`; replicas on this host are read once."""
     shards: dict[tuple, np.ndarray] = {}
 
@@ -340,9 +217,7 @@ def _make_reader(leaf: _Leaf, places: Places, dtype: np.dtype) -> Callable[[Any]
     return read_shard
 
 
-def _read_leaf(
-    leaf: _Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]
-) -> np.ndarray:
+def _read_leaf(leaf: Leaf, places: Places, dtype: np.dtype, index: tuple[slice, ...]) -> np.ndarray:
     """Reads the slice `index` of an array, tensor by tensor."""
     stacked_axes = leaf.stacked_axes
     # The tensors that the slice touches, in the order of `names`.
@@ -416,7 +291,7 @@ def _check_tensors(
     for file in files:
         for name, entry in read_header(file).items():
             stored[_published_name(config, name)] = (file, entry)
-    shapes = {name: leaf.stored_shape for leaf in _list_leaves(config)[0] for name in leaf.names}
+    shapes = {name: leaf.stored_shape for leaf in list_leaves(config)[0] for name in leaf.names}
     for name, shape in shapes.items():
         if name not in stored:
             raise InputError(
@@ -499,170 +374,3 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
             fix="download them again",
         )
     return [folder / name for name in files]
-
-
-def _write_weights(
-    folder: pathlib.Path | None,
-    config: DecoderConfig,
-    params: Params,
-    dtype: np.dtype,
-    max_shard_bytes: int,
-) -> None:
-    """Writes the safetensors files.
-
-    With `folder` None it only takes part in gathering.
-    """
-    leaves, tree = _list_leaves(config)
-    shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
-    free_bytes = max_shard_bytes
-    for leaf in leaves:
-        size = int(np.prod(leaf.stored_shape)) * dtype.itemsize
-        for name in leaf.names:
-            # A tensor is never split; one that is larger than the limit gets a file of its own.
-            if size > free_bytes and shards[-1]:
-                shards.append([])
-                free_bytes = max_shard_bytes
-            shards[-1].append((name, leaf.stored_shape))
-            free_bytes -= size
-    if len(shards) == 1:
-        files = [SINGLE]
-    else:
-        files = [
-            f"model-{number:05}-of-{len(shards):05}{SUFFIX}" for number in range(1, len(shards) + 1)
-        ]
-    tensors = _gather_tensors(leaves, tree.flatten_up_to(params), dtype)
-    for file, names in zip(files, shards, strict=True):
-        # The same number of tensors as the writer takes: gathering needs all processes.
-        if folder is None:
-            for _ in names:
-                next(tensors)
-        else:
-            write_safetensors(folder / file, names, tensors, dtype)
-    if folder is not None and len(shards) > 1:
-        total_size = 0
-        weight_map = {}
-        for file, names in zip(files, shards, strict=True):
-            for name, shape in names:
-                weight_map[name] = file
-                total_size += int(np.prod(shape)) * dtype.itemsize
-        content = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-        (folder / INDEX).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
-
-
-def _gather_tensors(
-    leaves: list[_Leaf], arrays: list[jax.Array], dtype: np.dtype
-) -> Iterator[np.ndarray]:
-    # One tensor ahead: a thread lays out the next one while the caller writes this one.
-    with ThreadPoolExecutor(1) as pool:
-        pending: Future[np.ndarray] | None = None
-        for leaf, array in zip(leaves, arrays, strict=True):
-            for piece in _gather_pieces(array, leaf.stacked_axes):
-                # An array of all layers in the stored layout is never made.
-                for tensor in piece.reshape(-1, *leaf.shape[leaf.stacked_axes :]):
-                    stored = tensor.T if leaf.transposed else tensor
-                    following = pool.submit(_store_contiguous, stored, dtype)
-                    if pending is not None:
-                        yield pending.result()
-                    pending = following
-        if pending is not None:
-            yield pending.result()
-
-
-def _store_contiguous(tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    # Converted in the order of its memory: with the transpose it would take three times as long.
-    tensor = tensor.astype(dtype, copy=False)
-    if not tensor.flags.c_contiguous and (device := _host_device()) is not None:
-        # The transposes of jax's CPU client take 0.4 of numpy's time.
-        return np.asarray(jax.device_put(tensor, device))
-    # As integers: numpy copies types of other packages, such as bfloat16, under Python's lock.
-    return np.ascontiguousarray(tensor.view(f"u{dtype.itemsize}")).view(dtype)
-
-
-@functools.cache
-def _host_device() -> jax.Device | None:
-    """Returns this process's CPU as a device.
-
-    It is None if JAX_PLATFORMS has no CPU.
-    """
-    with contextlib.suppress(RuntimeError):
-        return jax.local_devices(backend="cpu")[0]
-    return None
-
-
-def _gather_pieces(array: jax.Array, stacked_axes: int) -> Iterator[np.ndarray]:
-    """Gathers an array in pieces along its first axis."""
-    if stacked_axes and isinstance(array, jax.Array) and not array.is_fully_addressable:
-        # Gathering over hosts puts the result on every device: all layers of experts would not fit.
-        for layer in range(len(array)):
-            yield gather_to_host(array[layer])
-    else:
-        yield gather_to_host(array)
-
-
-def gather_to_host(array: jax.Array) -> np.ndarray:
-    """Gathers a sharded array in host memory.
-
-    All processes must call this.
-    """
-    # Some shards are on other hosts; `tiled` joins them along their own axes.
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        from jax.experimental import multihost_utils
-
-        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-    if isinstance(array, jax.Array):
-        # Another array of the same buffers: an array keeps the host's copy as long as it lives,
-        # and all parameters together may not fit in host memory.
-        shards = [shard.data for shard in array.addressable_shards]
-        array = jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
-    return np.asarray(array)
-
-
-def write_safetensors(
-    file: pathlib.Path,
-    names: list[tuple[str, tuple[int, ...]]],
-    tensors: Iterator[np.ndarray],
-    dtype: np.dtype,
-    on_tensor: OnTensor | None = None,
-) -> None:
-    """Writes contiguous arrays in `dtype` with `safetensors_file.write_file`."""
-    data = (tensor.reshape(-1).view(np.uint8).data for tensor in tensors)
-    write_file(file, names, _NAMES[dtype.name], data, on_tensor)
-
-
-def _write_small_files(
-    folder: pathlib.Path,
-    config: DecoderConfig,
-    dtype: np.dtype,
-    tokenizer: Tokenizer | None,
-    stop_strings: Sequence[str],
-) -> None:
-    eos = config.eos_token_id
-    stops: list[int] = []
-    if eos is not None:
-        stops = list(eos) if isinstance(eos, tuple) else [eos]
-    if tokenizer is not None:
-        tokenizer.save(folder)
-        stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
-    generation: dict[str, Any] = {
-        "bos_token_id": config.bos_token_id,
-        "do_sample": True,
-        "eos_token_id": stops or None,
-    }
-    if stop_strings:
-        generation["stop_strings"] = list(stop_strings)
-    files = {"config.json": config_json(config, dtype.name), "generation_config.json": generation}
-    if config.vision is not None:
-        files[PREPROCESSOR] = preprocessor_json(config.vision)
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
-
-
-def check_target(path: str | pathlib.Path) -> None:
-    """Raises InputError if a folder holds anything but a model."""
-    folder = pathlib.Path(path)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
-        raise InputError(
-            "exists and is not a model", key=folder, fix="choose another path or remove it"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise InputError("is a file", key=folder, fix="choose another path")

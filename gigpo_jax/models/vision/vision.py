@@ -324,25 +324,6 @@ def insert_images(
     return jnp.where(is_image, value, x), jnp.stack([*deep, zeros]) if deep else None
 
 
-def add_deep_features(
-    x: jax.Array,
-    deep: jax.Array | None,
-    layer: jax.Array | int | None,
-    select: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    """Adds the features that belong behind a decoder layer.
-
-    Args:
-      x: result of the layer, of the tokens that `select` selects.
-      deep: [1 + layers with features, B, T, D], zeros in the last row; None: there are none.
-      layer: index of the layer.
-      select: selection of tokens of [B, T, D].
-    """
-    if deep is None or layer is None:
-        return x
-    return x + select(deep[jnp.minimum(layer, len(deep) - 1)])
-
-
 def _embed_patches(
     config: VisionConfig, params: dict[str, jax.Array], patches: jax.Array, dtype: Any
 ) -> jax.Array:

@@ -11,12 +11,12 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
+from gigpo_jax.models.linears import DECODERS
 
 MERGE = 2  # patches along a side of the square that becomes one token
 FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice
 VL = "qwen2_5_vl"  # model_type
 VL3 = "qwen3_vl"
-DECODERS = {VL: "qwen2", VL3: "qwen3"}  # model_type of a model with a tower -> of its decoder
 # Mean and standard deviation of each channel, of values from 0 to 1.
 NORMALIZATION = {
     VL: ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),  # CLIP
@@ -127,6 +127,11 @@ class VisionConfig:
     def patch_values(self) -> int:
         """Numbers in a patch of one frame."""
         return 3 * self.patch_size**2
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int, int]:
+        """Channels, frames, rows and columns of a patch."""
+        return 3, FRAMES, self.patch_size, self.patch_size
 
     @property
     def feature_parts(self) -> int:

@@ -34,7 +34,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from gigpo_jax.core.files import replace_file
-from gigpo_jax.core.png import png_size
 from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
 from gigpo_jax.run.loggers.loggers import Start
 
@@ -100,6 +99,8 @@ class TensorBoard:
 
     def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
         """Writes PNG files."""
+        from gigpo_jax.core.png import png_size
+
         height, width = png_size(files[0])
         tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *files])
         metadata = image.create_summary_metadata(

@@ -15,7 +15,8 @@ from gigpo_jax.learner.signals.table import compute_columns
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.forks import make_forking
-from gigpo_jax.rollout.record import Rollouts, collect_rollouts, read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run.progress import show_progress
 from gigpo_jax.tools.credit.continuations import continue_from, read_returns

@@ -14,7 +14,8 @@ import numpy as np
 from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.core.files import replace_folder
 from gigpo_jax.models.files.safetensors_file import SINGLE
-from gigpo_jax.models.files.weights import check_finite, check_target, write_safetensors
+from gigpo_jax.models.files.save_weights import check_target, write_safetensors
+from gigpo_jax.models.files.weights import check_finite
 from gigpo_jax.tools.import_gguf.config import make_config, make_generation_config
 from gigpo_jax.tools.import_gguf.reader import GgufFile, open_gguf
 from gigpo_jax.tools.import_gguf.tensors import Source, list_sources, read_tensor

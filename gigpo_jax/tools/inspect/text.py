@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.rollout.record import SUFFIX, SavedEpisode, read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import SUFFIX, SavedEpisode
 from gigpo_jax.tools.inspect.data import list_rollouts
 
 

@@ -11,7 +11,7 @@ from string import Template
 
 from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.core.files import replace_folder
-from gigpo_jax.env_bridge.panels import write_panel
+from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.envs.panels import freeze_tasks
 
 TEMPLATES = Path(__file__).parent / "templates"

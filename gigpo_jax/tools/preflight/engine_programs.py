@@ -16,7 +16,7 @@ from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh, place_engine
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.learner.planned_tokens import FILL
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.attention import BLOCK
+from gigpo_jax.models.chunk_attention import BLOCK
 from gigpo_jax.rollout.engines import engine_settings
 from gigpo_jax.tools.preflight.compiled import Compiled, compile_program
 from gigpo_jax.tools.preflight.shapes import Arrays, ImageSizes

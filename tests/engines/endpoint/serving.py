@@ -16,7 +16,8 @@ from gigpo_jax.engines.endpoint.server import Endpoint
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 
 KEY = "open sesame"
 TOKENIZER = word_tokenizer(["you stand before a door. open it take the key go north and south"])

@@ -188,9 +188,9 @@ def test_a_session_continues_in_its_slot_until_it_ends():
                     {"role": "assistant", "content": content},
                     {"role": "user", "content": f"go on {turn}"},
                 ]
-            assert not engine._ended_sessions
+            assert not engine._held.ended_sessions
             session.post("/reward", body={"reward": 0.0}, cast_to=object)
-        assert list(engine._ended_sessions) == [engine.seen[0][1].session]
+        assert list(engine._held.ended_sessions) == [engine.seen[0][1].session]
     pairs = itertools.pairwise(engine.seen)
     for reads, ((tokens, _, completion), (later, _, _)) in zip(
         np.diff(read_tokens), pairs, strict=True

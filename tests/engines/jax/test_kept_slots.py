@@ -150,7 +150,7 @@ def started(params):
 def engine(started, params):
     """An engine that holds nothing; all tests share its programs."""
     started.update_weights(params, 0)
-    started._kept.given_up = 0
+    started._held.kept.given_up = 0
     started.prompt_tokens = 0
     started.reused_tokens = 0
     return started
@@ -179,7 +179,7 @@ def test_conversations_in_any_order_are_those_that_are_read_again(engine, reader
 
     talks = [talk(engine, 100 * seed + number, pause=pause) for number in range(9)]
     calls = [call for calls in run(*talks, update()) for call in calls]
-    assert engine._kept.given_up > 0
+    assert engine._held.kept.given_up > 0
     by_version = {0: [], 1: []}
     for call in calls:
         by_version[call.completion.version].append(call)
@@ -203,7 +203,7 @@ def test_each_token_of_a_conversation_is_read_or_decoded_once(engine, reader):
             last_tokens += continues and bool(past)
             past = [*call.prompt, *call.completion.tokens.tolist()]
     assert read_tokens(engine) == new_tokens + last_tokens <= 1.05 * new_tokens
-    assert engine._kept.given_up == 0
+    assert engine._held.kept.given_up == 0
     check_calls(reader, [call for calls in talks for call in calls])
 
 
@@ -231,7 +231,7 @@ def check_company(engine: JaxEngine) -> None:
     company = run(*map(episode, range(10)))
     alone = [run(talk(engine, number, temperature=1.0))[0] for number in range(10)]
     assert engine.compile_count == count
-    assert engine._kept.given_up == 0
+    assert engine._held.kept.given_up == 0
     for calls, others in zip(company, alone, strict=True):
         for call, other in zip(calls, others, strict=True):
             assert call.completion.tokens.tolist() == other.completion.tokens.tolist()
@@ -342,8 +342,8 @@ def test_a_prompt_of_the_same_round_takes_no_slot_that_another_one_continues(eng
     new = engine.generate([9] * 9, dataclasses.replace(params, session=(9, 0)))
     run(new, engine.generate(longer, dataclasses.replace(params, session=(0, 0))))
     assert engine.reused_tokens == len(longer) - 2
-    assert engine._kept.given_up == 1
-    assert set(engine._kept._slots) == {(0, 0), (2, 0), (3, 0), (9, 0)}
+    assert engine._held.kept.given_up == 1
+    assert set(engine._held.kept._slots) == {(0, 0), (2, 0), (3, 0), (9, 0)}
 
 
 def test_a_response_whose_caller_has_gone_is_not_kept(engine, monkeypatch):
@@ -358,7 +358,7 @@ def test_a_response_whose_caller_has_gone_is_not_kept(engine, monkeypatch):
     monkeypatch.setattr(engine, "_decode", cancel_then_decode)
     params = SamplingParams(temperature=0.0, max_tokens=3, session=(1, 1))
     run(engine.generate([1, 2, 3], params))
-    assert not engine._kept._slots
+    assert not engine._held.kept._slots
     monkeypatch.undo()
     run(engine.generate([1, 2, 3], params))
-    assert list(engine._kept._slots) == [(1, 1)]
+    assert list(engine._held.kept._slots) == [(1, 1)]

@@ -152,7 +152,7 @@ def test_responses_are_the_same_to_the_last_bit_with_and_without_reuse(engine, p
     assert engine.reused_tokens - reused > 0.4 * total
     for number, prompts in enumerate(made):
         for step, prompt in enumerate(prompts):
-            engine._prefixes.clear()
+            engine._held.prefixes.clear()
             reused = engine.reused_tokens
             (alone,) = run(engine.generate(prompt, sampling(number, step)))
             assert engine.reused_tokens == reused

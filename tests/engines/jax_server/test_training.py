@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from gigpo_jax.engines.jax_server.client import KEY
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.engines.jax_server import serving
 from tests.engines.vllm.serving import ROOT
 from tests.metrics import records

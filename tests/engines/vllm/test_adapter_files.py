@@ -14,7 +14,7 @@ from gigpo_jax.models import lora
 from gigpo_jax.models.files.adapter_file import load_adapter
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.safetensors_file import read_header
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
 from tests.models.shapes import VL, VL3
 from tests.models.test_lora import SHAPE, random_adapter, random_params

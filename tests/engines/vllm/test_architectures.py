@@ -11,7 +11,7 @@ import pytest
 from gigpo_jax.models import lora
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.files.checksum import folder_checksum
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer

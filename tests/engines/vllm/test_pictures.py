@@ -21,8 +21,9 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from tests.engines.vllm import serving

@@ -24,10 +24,11 @@ from gigpo_jax.engines.remote.engine import RemoteEngine
 from gigpo_jax.engines.vllm.launch import ServerProcess
 from gigpo_jax.engines.vllm.server import RELEASES
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.modes import evaluate
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.engines.vllm import serving
 from tests.engines.vllm.serving import KEY, TINY, Proxy, ask, learner_logprobs, shaken
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.env_bridge.processes.fresh import die_with_parent
-from gigpo_jax.rollout.record import read_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
 from tests.engines.vllm import serving
 from tests.processes import gone
 

@@ -22,7 +22,8 @@ from gigpo_jax.engines.vllm.worker import extension
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.hf_config import config_json
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.vision.vision_config import preprocessor_json
 from tests.models.shapes import SMALL, VISION, VISION3, VL, VL3, random_params
 

@@ -24,7 +24,7 @@ from gigpo_jax.envs.alfworld.expert.stated_beliefs import (
 )
 from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder

@@ -17,7 +17,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Hit
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory

@@ -6,7 +6,8 @@ import pytest
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.hindsight import CLOSING
 from gigpo_jax.methods.hcapo.episode_ends import SECTION, EpisodeEnds, find_ends
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from tests.learner.test_learner_updates import find_signal
 from tests.methods.serl.test_teacher import WORDS, learn, learner_of, steps_of
 

@@ -19,8 +19,9 @@ from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.methods.opd.advantages import distillation_advantages
 from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.trajectory import Step, StepCredit, finished_steps

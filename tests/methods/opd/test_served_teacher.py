@@ -27,7 +27,8 @@ from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
 from gigpo_jax.methods.opd.served_teacher import ServedTeacher
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Step, finished_steps
 from tests.engines.vllm import serving

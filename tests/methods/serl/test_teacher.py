@@ -16,7 +16,8 @@ from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.hindsight import CLOSING, hindsight_prompt
 from gigpo_jax.methods.serl.hindsight import TITLES
 from gigpo_jax.methods.serl.teacher import Teacher
-from gigpo_jax.models.text.tokenizer import Tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.trajectory import Step, StepCredit, finished_steps

@@ -12,7 +12,7 @@ import safetensors.numpy
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.test_lora import ALL, BOTH, SHAPE, SOME, random_adapter

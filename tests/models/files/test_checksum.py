@@ -6,7 +6,8 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.files.checksum import folder_checksum
-from gigpo_jax.models.files.weights import load_hf, save_hf
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.files.weights import load_hf
 from tests.models.shapes import SMALL, random_params
 
 SHAPE = SMALL["gqa2_untied"]

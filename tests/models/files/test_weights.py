@@ -18,8 +18,10 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
-from gigpo_jax.models.files.weights import is_finite, load_hf, map_file, save_hf, write_tensors
-from gigpo_jax.models.text.tokenizer import load_tokenizer, word_tokenizer
+from gigpo_jax.models.files.save_weights import save_hf, write_tensors
+from gigpo_jax.models.files.weights import is_finite, load_hf, map_file
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from tests.models.shapes import SMALL, VL, on_cpus, random_params
 
 ROPE = {
@@ -184,7 +186,7 @@ import sys, jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 8)
 from jax.sharding import NamedSharding, PartitionSpec
 from gigpo_jax.models import decoder, qwen2_5_vl
-from gigpo_jax.models.files import weights
+from gigpo_jax.models.files import save_weights, weights
 config, params = weights.load_hf(sys.argv[1])
 mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
 rules = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "expert": "tensor"}
@@ -206,7 +208,7 @@ images = [np.full((56, 56, 3), shade, np.uint8) for shade in (50, 200)]
 run = lambda params: qwen2_5_vl.logits(config, params, tokens, images)
 np.testing.assert_allclose(run(params), run(sharded), atol=1e-5)
 _, sharded = weights.load_hf(sys.argv[1], shardings=jax.tree.map(lambda leaf: leaf.sharding, sharded))
-weights.save_hf(sys.argv[2], config, sharded)
+save_weights.save_hf(sys.argv[2], config, sharded)
 # Host copies of all parameters together may not fit.
 assert all(leaf._npy_value is None for leaf in jax.tree.leaves(sharded))
 print("equal")

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import DecoderConfig
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 
 END_OF_TEXT = "<|endoftext|>"
 TURN = "<|im_start|>"

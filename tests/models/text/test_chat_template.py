@@ -16,7 +16,8 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.text import chat_template
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
-from gigpo_jax.models.text.tokenizer import load_tokenizer, word_tokenizer
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from tests.processes import gone
 
 CHAT = [{"role": "user", "content": "text"}]

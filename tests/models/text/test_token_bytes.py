@@ -5,7 +5,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from gigpo_jax.models.text.token_bytes import TokenBytes
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 
 TEXT = "a🔥 \n\té中"
 

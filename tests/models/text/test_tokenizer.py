@@ -17,13 +17,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.envs.cards import responses
 from gigpo_jax.envs.ezpoints import prompt as ezpoints
-from gigpo_jax.models.text.tokenizer import (
-    TAGS,
-    Tokenizer,
-    check_vocabulary,
-    load_tokenizer,
-    word_tokenizer,
-)
+from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from gigpo_jax.models.text.word_tokenizer import TAGS, word_tokenizer
 
 TEXT = "put take move mug shelf countertop from to in/on go use the a you are carrying open desklamp 1 2 12"
 WORDS = [*TEXT.split(), "nothing"]

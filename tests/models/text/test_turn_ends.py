@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.config import default_config
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.weights import save_hf
+from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy

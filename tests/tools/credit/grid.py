@@ -11,7 +11,7 @@ from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeSettings
 
 SIDE = 4

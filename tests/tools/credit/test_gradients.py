@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.models import decoder
-from gigpo_jax.policy import fresh_policy
+from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.tools.credit.gradients import WIDTH, fold_array, group_gradients
 from tests.learner.test_token_logprobs import small, step
 

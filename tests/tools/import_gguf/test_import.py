@@ -13,7 +13,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files import hub
+from gigpo_jax.models.files import folders
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.tools.import_gguf.__main__ import main
@@ -167,7 +167,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatc
 def test_a_model_path_that_is_a_gguf_file_names_the_command(tmp_path):
     file = write_gguf(tmp_path / "m.gguf")
     with pytest.raises(InputError, match="gigpo import"):
-        hub.model_folder(str(file), "")
+        folders.model_folder(str(file), "")
 
 
 def test_the_command_needs_no_torch(tmp_path):

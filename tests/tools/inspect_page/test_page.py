@@ -22,7 +22,8 @@ import pytest
 
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.types import IMAGE
-from gigpo_jax.rollout.record import read_rollouts, write_rollouts
+from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.record import write_rollouts
 from gigpo_jax.tools.inspect import data
 from gigpo_jax.tools.inspect.__main__ import main
 from gigpo_jax.tools.inspect.data import collect_pages, collect_run, measure_disagreement

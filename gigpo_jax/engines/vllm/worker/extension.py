@@ -24,7 +24,8 @@ from gigpo_jax.engines.vllm.worker.adapters import AdapterSwitch
 from gigpo_jax.engines.vllm.worker.entropies import keep_entropies
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
-from gigpo_jax.models.vision.vision_config import DECODERS, VisionConfig, decoder_json, read_vision
+from gigpo_jax.models.linears import DECODERS
+from gigpo_jax.models.vision.vision_config import VisionConfig, decoder_json, read_vision
 
 WEIGHTS_DIR = "GIGPO_WEIGHTS_DIR"
 ADAPTER_TENSORS = "adapter_model.safetensors"  # in the folder of an adapter

@@ -4,6 +4,7 @@ A genuine split has thousands of files of 50 kB and more, so no file is parsed: 
 the folder's name, and `solvable` is in the last bytes of the file.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -15,11 +16,12 @@ from pathlib import Path
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs.alfworld.data.scenes import SPLITS
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 
 GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
+VERSION = 1  # raise it whenever the same arguments would give other games
+SPLITS = ("train", "valid_seen", "valid_unseen")
 MANIFEST = "manifest.json"  # file of generated games, in the folder of their split
 _LOG = logging.getLogger(__name__)
 _MAX_LISTED_FOLDERS = 8  # in a message
@@ -43,6 +45,33 @@ class Skipped:
 
     path: str
     reason: str
+
+
+def check_split_name(split: str) -> None:
+    """Raises InputError for a split that does not exist."""
+    if split not in SPLITS:
+        raise InputError(
+            "no such split",
+            key="split",
+            value=repr(split),
+            fix=f"choose one of {', '.join(SPLITS)}",
+        )
+
+
+def hash_games(folder: Path) -> str:
+    """Hashes all games of a split with SHA-256.
+
+    Names and bytes count, in the order of the games' numbers.
+    """
+    digest = hashlib.sha256()
+    # By the game's number; the folder above begins with the task type.
+    for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
+        for name in (GAME_FILE, TRAJ_FILE):
+            content = (trial / name).read_bytes()
+            # With the length, no bytes can move from one file to the next unnoticed.
+            header = f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n"
+            digest.update(header.encode() + content)
+    return digest.hexdigest()
 
 
 def find_data(data: str | os.PathLike) -> Path:

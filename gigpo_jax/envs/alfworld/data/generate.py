@@ -7,126 +7,21 @@ machine. A split appears whole or not at all, with a manifest of its arguments.
 import hashlib
 import json
 import os
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_folder
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
 from gigpo_jax.env_bridge.paths import expand_path
-from gigpo_jax.envs.alfworld.data.draw import RoomSize, draw_game, make_room_size
-from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, MANIFEST, TRAJ_FILE
-from gigpo_jax.envs.alfworld.data.package import Package, read_package
-from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, make_problem
-from gigpo_jax.envs.alfworld.data.scenes import list_scenes
+from gigpo_jax.envs.alfworld.data.game_folder import (
+    MANIFEST,
+    VERSION,
+    check_split_name,
+    hash_games,
+)
+from gigpo_jax.envs.alfworld.data.room_size import RoomSize, make_room_size
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types
-
-VERSION = 1  # raise it whenever the same arguments would give other games
-
-
-@dataclass(frozen=True)
-class _GeneratedGame:
-    """A game before it is written.
-
-    Attributes:
-      room: Room with the goal.
-      task: Task in words.
-      walkthrough: Shortest commands that reach the goal.
-    """
-
-    room: FurnishedRoom
-    task: str
-    walkthrough: tuple[str, ...]
-
-
-def _make_game(package: Package, manifest: Mapping, size: RoomSize, index: int) -> _GeneratedGame:
-    """Makes game `index` of a split. Task types take turns."""
-    task_types = manifest["task_types"]
-    task_type = task_types[index % len(task_types)]
-    split = manifest["split"]
-    key = (
-        f"gigpo_jax alfworld {VERSION}|{split}|{manifest['seed']}|{size.receptacles}|"
-        f"{size.objects}|{task_type}|{index}"
-    )
-    # A text as a seed is hashed with SHA-512: equal in every process, unlike hash(). Each game has
-    # a generator of its own, so game i does not depend on the number of games.
-    rng = random.Random(key)
-    room, walkthrough = draw_game(package, split, task_type, size, rng)
-    goal = room.goal
-    phrases = package.phrases[task_type]
-    phrase = phrases[rng.randrange(2) % len(phrases)]
-    task = phrase.format(
-        obj=goal.object.lower(), recep=goal.receptacle.lower(), toggle=goal.lamp.lower()
-    )
-    return _GeneratedGame(room, task, walkthrough)
-
-
-def _make_files(package: Package, game: _GeneratedGame, trial: str) -> dict[str, str]:
-    """Makes the texts of a game by file name.
-
-    They have the layout of the genuine data.
-    """
-    room = game.room
-    goal = room.goal
-    # The keys of genuine games.
-    game_file = {
-        "pddl_domain": package.domain,
-        "grammar": package.grammar.replace("UNKNOWN GOAL", game.task),
-        "pddl_problem": make_problem(package, room),
-        "solvable": True,
-        "walkthrough": list(game.walkthrough),
-    }
-    # The official engine's expert reads the task from this file.
-    trajectory = {
-        "task_id": trial,
-        "task_type": goal.type,
-        "pddl_params": {
-            "object_target": goal.object,
-            "parent_target": goal.receptacle,
-            "toggle_target": goal.lamp,
-            "mrecep_target": "",
-            "object_sliced": False,
-        },
-        "scene": {"floor_plan": f"FloorPlan{room.scene}", "scene_num": room.scene},
-        "turk_annotations": {"anns": [{"task_desc": game.task, "high_descs": []}]},
-    }
-    return {GAME_FILE: json.dumps(game_file), TRAJ_FILE: json.dumps(trajectory)}
-
-
-def _write_games(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
-    package = read_package()
-    for index in range(manifest["games"]):
-        game = _make_game(package, manifest, size, index)
-        goal = game.room.goal
-        target = goal.receptacle or goal.lamp
-        task_folder = f"{goal.type}-{goal.object}-None-{target}-{game.room.scene}"
-        trial = f"trial_S{manifest['seed']}_{index:06d}"
-        game_folder = folder / task_folder / trial
-        game_folder.mkdir(parents=True)
-        for file_name, text in _make_files(package, game, trial).items():
-            # newline: the hash of a split is the same on all systems.
-            (game_folder / file_name).write_text(text, encoding="utf-8", newline="\n")
-        progress(1)
-    text = json.dumps({**manifest, "sha256": _hash_games(folder)}, indent=1)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")
-
-
-def _hash_games(folder: Path) -> str:
-    """Hashes all games of a split with SHA-256.
-
-    Names and bytes count, in the order of the games' numbers.
-    """
-    digest = hashlib.sha256()
-    # By the game's number; the folder above begins with the task type.
-    for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
-        for name in (GAME_FILE, TRAJ_FILE):
-            content = (trial / name).read_bytes()
-            # With the length, no bytes can move from one file to the next unnoticed.
-            header = f"{trial.parent.name}/{trial.name}/{name}\n{len(content)}\n"
-            digest.update(header.encode() + content)
-    return digest.hexdigest()
 
 
 def _make_manifest(
@@ -138,7 +33,7 @@ def _make_manifest(
     check_whole("games", games, 1)
     check_whole("seed", seed)
     check_task_types(task_types)
-    list_scenes(read_package(), split)  # raises for an unknown split
+    check_split_name(split)
     return {
         "made_by": "gigpo_jax.envs.alfworld.data.generate",
         "version": VERSION,
@@ -180,7 +75,7 @@ def _has_split(folder: Path, manifest: Mapping) -> bool:
             )
     try:
         # All files, not only their number: an edited game would change results in silence.
-        complete = _hash_games(folder) == sha256
+        complete = hash_games(folder) == sha256
     except OSError:
         complete = False
     if not complete:
@@ -241,9 +136,11 @@ def _ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Pro
     """Writes the games of a split, unless they are there."""
     if _has_split(folder, manifest):
         return
+    from gigpo_jax.envs.alfworld.data.write_games import write_split
+
     try:
         with replace_folder(folder) as draft:
-            _write_games(draft, manifest, size, progress)
+            write_split(draft, manifest, size, progress)
     except OSError as err:
         # The rename fails if another process was faster; then its games are there.
         if not _has_split(folder, manifest):

@@ -9,10 +9,9 @@ import random
 import re
 from dataclasses import dataclass
 
-from gigpo_jax.core.errors import InputError
+from gigpo_jax.envs.alfworld.data.game_folder import check_split_name
 from gigpo_jax.envs.alfworld.data.package import Package, read_layout, read_package
 
-SPLITS = ("train", "valid_seen", "valid_unseen")
 _GRID = 0.25  # metres between the points where the agent can stand
 _MAX_BURNERS = 4  # where the layout has none
 
@@ -168,11 +167,5 @@ def list_scenes(package: Package, split: str) -> tuple[int, ...]:
 
     `valid_unseen` has those that neither `train` nor `valid_seen` use.
     """
-    if split not in SPLITS:
-        raise InputError(
-            "no such split",
-            key="split",
-            value=repr(split),
-            fix=f"choose one of {', '.join(SPLITS)}",
-        )
+    check_split_name(split)
     return package.test_scenes if split == "valid_unseen" else package.train_scenes

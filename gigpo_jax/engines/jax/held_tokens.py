@@ -1,0 +1,98 @@
+"""Prompts that leave out tokens which slots hold already (`engine.prefill_chunk`)."""
+
+import collections
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gigpo_jax.engines.base import Completion
+from gigpo_jax.engines.jax.chunked import ChunkReader
+from gigpo_jax.engines.jax.kept_slots import KeptSlots
+from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
+from gigpo_jax.engines.request import Request, Session
+
+
+class HeldTokens:
+    """The tokens that slots hold, and the plans of prefills that continue them.
+
+    Attributes:
+      reader: Reader of what a prompt has beside them.
+      prefixes: Chunks that the slots hold.
+      kept: Responses that later prompts of a conversation may continue.
+      ended_sessions: Sessions that ended since the last round.
+    """
+
+    def __init__(self, reader: ChunkReader, prefixes: PrefixTable, *, keeps_responses: bool):
+        """Creates the table of slots that hold nothing.
+
+        `keeps_responses` is `engine.keep_responses`.
+        """
+        self.reader = reader
+        self.prefixes = prefixes
+        self.kept = KeptSlots()
+        self.ended_sessions: collections.deque[Session] = collections.deque()
+        self._keeps_responses = keeps_responses
+
+    def clear(self) -> None:
+        """Forgets what slots hold."""
+        self.prefixes.clear()
+        self.kept.clear()
+
+    def end_session(self, session: Session) -> None:
+        """Frees the slot that waits for a session's next prompt."""
+        if self._keeps_responses:
+            self.ended_sessions.append(session)
+
+    def free_sessions(self) -> None:
+        """Frees the slots of the sessions that have ended."""
+        while self.ended_sessions:
+            self.kept.end_session(self.ended_sessions.popleft())
+
+    def keep(self, slot: int, request: Request, completion: Completion) -> None:
+        """Keeps what the slot of a finished request holds, if a later prompt may continue it."""
+        # A slot with keys and values of several weights is for no other prompt.
+        is_pure = completion.versions is None
+        if not self._keeps_responses or not is_pure or request.cancelled:
+            return
+        # Never with the last token, which the cache has only where the device went on behind a stop
+        # string. It does so by chance, and the bits of a token that is read are others.
+        tokens = np.append(request.prefix_content, completion.tokens[:-1])
+        self.kept.keep(slot, tokens, request.params.session)
+
+    def plan_prefills(
+        self,
+        requests: Sequence[Request],
+        free_slots: Callable[[], Sequence[int]],
+        assign_slot: Callable[[int, Request], None],
+    ) -> list[tuple[PrefillPlan, Request]]:
+        """Assigns a slot to each request and plans what is read into it.
+
+        Args:
+          requests: Requests that start now.
+          free_slots: Function that lists the free slots.
+          assign_slot: Function that assigns one.
+        """
+        self.prefixes.begin_round()
+        planned_requests: list[tuple[PrefillPlan, Request]] = []
+        new_requests = []
+        # First those that continue a slot, so that no other prompt of the round takes it.
+        for request in requests:
+            continued = self.kept.take_continued(request.prefix_content, request.params.session)
+            if continued is None:
+                new_requests.append(request)
+                continue
+            slot, held_tokens = continued
+            assign_slot(slot, request)
+            start = min(held_tokens, self.reader.last_start)
+            # In the first wave: the slot's shared chunks, those of its first prompt, keep their
+            # bits.
+            planned_requests.append((PrefillPlan(slot, (), start, 0), request))
+        # Prompts are planned one by one, because each may share chunks with those planned before
+        # it.
+        for request in new_requests:
+            offered_slots = self.kept.offer_slots(free_slots())
+            plan = self.prefixes.plan_prefill(request.prefix_content, offered_slots)
+            self.kept.give_up(plan.slot)
+            assign_slot(plan.slot, request)
+            planned_requests.append((plan, request))
+        return planned_requests

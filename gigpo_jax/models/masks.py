@@ -1,0 +1,37 @@
+"""Which positions see which: segments of rows, and the numbers that all attention kernels share."""
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 256  # largest number of cache entries that are read together
+# Finite: a row with nothing to attend to stays free of NaN.
+MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+# Name of the result, and of a kernel's softmax statistics, for `jax.checkpoint`.
+MIXED = "attention"
+
+
+def segment_limit(length: int) -> int:
+    """Returns the largest number of segments in a packed row.
+
+    `length` is the row's number of tokens.
+    """
+    # cuDNN's backward pass works on, and keeps in float32, a whole row of queries for every segment
+    # that there could be. With one for every 32 tokens this took 22% of an update on an H200, and
+    # 26 GB.
+    return max(32, length // 512)
+
+
+def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
+    """Returns which positions each position may see.
+
+    [B, T, T] bool: may position t (second axis) see position s (third axis)?
+    """
+    length = segment_ids.shape[-1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    if segment_ids.ndim == 3:
+        # Padding, which ends nowhere, sees itself: no softmax is over an empty set.
+        descends = jnp.arange(length)[:, None] < segment_ids[:, 1, None]
+        return (descends & causal) | jnp.eye(length, dtype=bool)
+    # Padding, segment 0, may see padding: no softmax is over an empty set.
+    same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
+    return same_segment & causal

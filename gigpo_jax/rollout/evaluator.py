@@ -1,0 +1,127 @@
+"""A panel's tasks, and a worker that plays them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import jax
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.mix import name_member_keys
+from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
+from gigpo_jax.rollout.environment import RunEnvironment
+from gigpo_jax.rollout.results import (
+    Outcome,
+    collect_outcomes,
+)
+from gigpo_jax.rollout.worker import RolloutWorker
+from gigpo_jax.trajectory import Trajectory
+
+
+def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Task, ...]] | None:
+    """The panel `eval.panel` and its tasks; None without one.
+
+    The panels of several environments are joined, in order.
+
+    Raises:
+      InputError: there is no such panel, or its tasks are missing or differ.
+    """
+    panels = []
+    tasks: list[Task] = []
+    joined_tasks = []
+    for environment in environments:
+        if not environment.config.eval.panel:
+            continue
+        panel, selection = _environment_panel(environment)
+        panels.append(panel)
+        tasks.extend(selection)
+        joined_tasks += [(f"{environment.label}/{task}", digest) for task, digest in panel.tasks]
+    if not panels:
+        return None
+    # A run with one environment has no labels: ids and panel stay as published.
+    if not tasks[0].environment:
+        return panels[0], tuple(tasks)
+    joined_panel = Panel(
+        "+".join(panel.name for panel in panels),
+        "+".join(panel.environment for panel in panels),
+        "+".join(panel.split for panel in panels),
+        tuple(joined_tasks),
+    )
+    return joined_panel, tuple(tasks)
+
+
+def _environment_panel(environment: RunEnvironment) -> tuple[Panel, tuple[Task, ...]]:
+    """The panel of one environment, and its first `eval.tasks` tasks."""
+    config = environment.config
+    with name_member_keys(environment.label):
+        folder = registry.panel_folder(config.env.name)
+        panel = find_panel(config.eval.panel, config.env.name, folder, key="config.eval.panel")
+        env = environment.make()
+        try:
+            tasks = check_panel(panel, env)
+        finally:
+            env.close()
+    selection = tasks[: config.eval.tasks or None]
+    return panel, tuple(replace(task, environment=environment.label) for task in selection)
+
+
+class Evaluator:
+    """Player of a panel's tasks with a worker's weights."""
+
+    def __init__(self, config: ConfigDict, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
+        """Takes the tasks of `panel_tasks`."""
+        self._config = config
+        self._worker = worker
+        self._tasks = tasks
+
+    async def play(
+        self,
+        *,
+        greedy: bool,
+        on_decoding: Callable[[dict[str, list[Trajectory]]], None] = lambda played: None,
+    ) -> dict[str, list[Trajectory]]:
+        """Plays this host's share of all trials.
+
+        Args:
+          greedy: Whether to play greedily too.
+          on_decoding: Function to call with the trajectories so far, after each decoding but the
+            last.
+
+        Returns:
+          Trajectories by decoding, "sampled" and "greedy".
+        """
+        temperatures = {"sampled": self._config.eval.temperature}
+        if greedy:
+            temperatures["greedy"] = 0.0
+        hosts = jax.process_count()
+        host = jax.process_index()
+        # Contiguous shares. `first_group` is the position in the panel, so that keys and tasks do
+        # not depend on the number of hosts.
+        first = len(self._tasks) * host // hosts
+        end = len(self._tasks) * (host + 1) // hosts
+        trajectories = {}
+        for number, (decoding, temperature) in enumerate(temperatures.items()):
+            trajectories[decoding] = await self._worker.play(
+                self._tasks[first:end],
+                group_size=1,
+                # Negative: no training iteration has these keys, and every evaluation draws the
+                # same.
+                iteration=-1 - number,
+                first_group=first,
+                temperature=temperature,
+                title=f"panel, {decoding}",
+            )
+            if number + 1 < len(temperatures):
+                on_decoding(trajectories)
+        return trajectories
+
+    def outcomes(self, results: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
+        """Outcomes of one episode of every task by decoding.
+
+        They are of all hosts, in panel order.
+        """
+        return {
+            decoding: collect_outcomes(trajectories, self._tasks)
+            for decoding, trajectories in results.items()
+        }
