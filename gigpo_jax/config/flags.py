@@ -69,7 +69,6 @@ MAIN_KEYS = {  # the ten that matter in a mode, or fewer
         "serve.host",
         "serve.port",
         "serve.max_sessions",
-        "serve.session_timeout_s",
         "serve.clamp",
         "sampling.temperature",
         "sampling.max_prompt_tokens",

@@ -171,7 +171,10 @@ def test_the_critic_learns_its_targets_and_an_export_has_three_labels(tmp_path: 
             {"env.plan": "belief", "rl.algorithm": "rebel", "rl.normalize": "mean_std"},
             r"rl\.normalize='mean_std': rebel always has 'mean'",
         ),
-        ({"rl.algorithm": "strata"}, r"strategy_episodes=1: episodes of one strategy are compared"),
+        (
+            {"rl.algorithm": "strata", "env.plan": "strategy"},
+            r"strategy_episodes=1: episodes of one strategy are compared",
+        ),
         (
             {"rl.algorithm": "strata", "train.strategy_episodes": 4},
             r"env\.plan='none': strata compares strategies; use strategy",

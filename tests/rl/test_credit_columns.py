@@ -119,7 +119,9 @@ def test_algorithms_that_act_elsewhere_are_refused() -> None:
             if error.key == "algorithm":
                 refused.append(name)
     assert refused == ["response_weight", "serl", "opd", "a2tgpo", "slea"]
-    with pytest.raises(gigpo_credit.InputError, match="algorithm=opd: needs teacher"):
+    with pytest.raises(
+        gigpo_credit.InputError, match="algorithm=opd: changes the advantages of tokens"
+    ):
         credit("opd", base="gigpo", outcome=1.0)
 
 

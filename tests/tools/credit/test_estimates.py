@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,14 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner.signals.table import gradable_columns
 from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
 from gigpo_jax.tools.credit.estimates import (
     STEP_PART,
+    Estimate,
     estimate_steps,
     given_columns,
     missing_columns,
@@ -20,6 +25,7 @@ from gigpo_jax.tools.credit.estimates import (
     parse_variants,
 )
 from gigpo_jax.trajectory import Step, Turn
+from tests.models.shapes import SMALL
 
 
 def steps(anchors: list[str]) -> list[Step]:
@@ -35,21 +41,39 @@ def steps(anchors: list[str]) -> list[Step]:
     return found
 
 
-def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it() -> None:
+ANCHORED = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
+
+
+@pytest.fixture(scope="module")
+def rl() -> ConfigDict:
+    """Section `rl` of a wrapper with a setting of its own."""
     config = default_config()
-    assert own_variant(resolve(config, trains=False).rl) == {}
     config.rl.algorithm = "repeat_discount"
     config.rl.settings = ConfigDict({"base": "gigpo", "repeat": 0.5})
-    rl = resolve(config, trains=False).rl
-    anchored = {"coarse": steps(list("aaaaa")), "fine": steps(list("abcad"))}
+    return resolve(config, trains=False).rl
+
+
+@pytest.fixture(scope="module")
+def estimates(rl: ConfigDict) -> list[Estimate]:
+    """Estimates of the catalogue, of the run's own algorithm and of variants.
+
+    There is a critic on the host.
+    """
     texts = ["step_weight=0", "penalty_in=reward", "salt:base=gigpo", "salt:gamma=1:base=gigpo"]
-    found = estimate_steps(anchored, rl, parse_variants(texts, rl) | own_variant(rl))
-    where = {(label, e.anchor): e for e in found for label in e.labels}
-    missing = missing_columns((), rl)
+    variants = parse_variants(texts, rl) | own_variant(rl)
+    return estimate_steps(ANCHORED, rl, variants, {"value": np.arange(5, dtype=np.float32)})
+
+
+def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_it(
+    rl: ConfigDict, estimates: list[Estimate]
+) -> None:
+    where = {(label, e.anchor): e for e in estimates for label in e.labels}
+    missing = missing_columns({"value"}, rl)
     assert missing["empg"] == ["entropy"]
     assert missing["a2tgpo"] == ["answer_logprob"]
     assert missing["strata"] == ["strategy", "summary"]
-    names = {name for e in found for name in e.names}
+    assert "text_critic" not in missing
+    names = {name for e in estimates for name in e.names}
     wrapped = {
         f"{name} over gigpo" for name in ("salt", "repeat_discount", "response_weight", "serl")
     }
@@ -61,7 +85,7 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
         "repeat_discount base=gigpo repeat=0.5",
     }
     assert names == ({*ALGORITHMS} - {*missing}) | {STEP_PART} | wrapped | variants
-    assert len({e.values.tobytes() for e in found}) == len(found)
+    assert len({e.values.tobytes() for e in estimates}) == len(estimates)
     rloo = where["rloo", "any"]  # neither the preset nor the anchor matters to it
     assert rloo.values[0] == pytest.approx(10.0)
     assert (
@@ -73,25 +97,31 @@ def test_every_algorithm_is_listed_once_for_each_preset_and_anchor_that_changes_
     assert where["gigpo:paper", "coarse"] is where["gigpo penalty_in=reward:paper", "coarse"]
     assert where["gigpo:paper", "fine"] is not where["gigpo:paper", "coarse"]
     assert where["salt base=gigpo:paper", "fine"] is where["salt over gigpo:paper", "fine"]
-    own = where["repeat_discount base=gigpo repeat=0.5:paper", "fine"]
-    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    expected = make_advantages("repeat_discount", "paper", **settings, base="gigpo", repeat=0.5)(
-        step_columns(anchored["fine"], needs=("action",))
-    ).total
-    np.testing.assert_array_equal(own.values, np.asarray(expected)[:5])
+
+
+def test_an_algorithm_of_the_catalogue_is_no_variant() -> None:
+    assert own_variant(resolve(default_config(), trains=False).rl) == {}
 
 
 @pytest.mark.parametrize(
-    ("label", "name", "base"),
-    [("gigpo", "gigpo", {}), ("repeat_discount over gigpo", "repeat_discount", {"base": "gigpo"})],
+    ("label", "name", "settings"),
+    [
+        ("gigpo", "gigpo", {}),
+        ("repeat_discount over gigpo", "repeat_discount", {"base": "gigpo"}),
+        (
+            "repeat_discount base=gigpo repeat=0.5",
+            "repeat_discount",
+            {"base": "gigpo", "repeat": 0.5},
+        ),
+    ],
 )
-def test_values_are_those_of_the_algorithm(label: str, name: str, base: dict[str, str]) -> None:
-    rl = resolve(default_config(), trains=False).rl
-    fine = steps(list("abcad"))
-    (one,) = [e for e in estimate_steps({"fine": fine}, rl, {}) if f"{label}:paper" in e.labels]
-    settings = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
-    expected = make_advantages(name, "paper", **settings, **base)(
-        step_columns(fine, needs=("action",))
+def test_values_are_those_of_the_algorithm(
+    rl: ConfigDict, estimates: list[Estimate], label: str, name: str, settings: dict[str, Any]
+) -> None:
+    (one,) = [e for e in estimates if e.anchor == "fine" and f"{label}:paper" in e.labels]
+    common = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    expected = make_advantages(name, "paper", **common, **settings)(
+        step_columns(ANCHORED["fine"], needs=("action",))
     ).total
     np.testing.assert_array_equal(one.values, np.asarray(expected)[:5])
 
@@ -100,19 +130,14 @@ def test_the_text_critic_is_graded_where_a_run_has_one() -> None:
     config = default_config()
     config.rl.algorithm = "text_critic"
     rl = resolve(config, trains=False).rl
-    anchored = {"any": steps(list("abcad"))}
-
-    def names(values: dict[str, np.ndarray]) -> set[str]:
-        return {name for e in estimate_steps(anchored, rl, {}, values) for name in e.names}
-
-    assert "text_critic" not in names({})
-    found = names({"value": np.arange(5, dtype=np.float32)})
-    assert "text_critic" in found
-    assert {"step_ppo", "turn_ppo"}.isdisjoint(found)  # their critic is another one
+    assert "text_critic" in missing_columns((), rl)
+    missing = missing_columns({"value"}, rl)
+    assert "text_critic" not in missing
+    assert missing.keys() >= {"step_ppo", "turn_ppo"}  # their critic is another one
 
 
 def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
-    columns = {"value", "tokens", "token_value"}
+    columns = {"value", "tokens", "token_value", "executable"}
     for name, graded in (("spa_rl", {"spa_rl"}), ("ppo", {"ppo", "bilevel", "step_ppo"})):
         config = default_config()
         config.rl.algorithm = name
@@ -160,24 +185,17 @@ def test_continuations_are_graded_where_there_are_forks() -> None:
     assert missing["rloo"] == ["episodes without forks"]
 
 
-def test_strategies_of_several_episodes_are_graded() -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_strategies_of_several_episodes_are_graded(shared: bool) -> None:
     """Their algorithm reads which episodes have one in common."""
-    rl = resolve(default_config(), trains=False).rl
-    found = {}
-    for shared in (True, False):
-        rows = []
-        for step in steps(list("abcad")):
-            strategy = 0 if shared else step.trajectory
-            if step.step == 0 and (step.trajectory == 0 or not shared):
-                turn = replace(step.turn, is_summary=True, anchor="summary", reward=0.0)
-                rows.append(replace(step, turn=turn, strategy=strategy))
-            rows.append(replace(step, summaries=1, strategy=strategy))
-        estimates = estimate_steps({"any": rows}, rl, {})
-        found[shared] = {name: e.values for e in estimates for name in e.names}
-    assert "strata" not in found[False]
-    # The only strategy of the task is compared with none, its episodes with each other.
-    values = found[True]["strata"]
-    assert values[0] == 0.0
-    # The last preset is that of statistics over rows: three steps, and two.
-    assert 3 * values[1] == pytest.approx(-2 * values[4], abs=1e-5)
-    assert values[1] > 0.5
+    config = resolve(default_config(), trains=False)
+    policy = Policy(SMALL["mha_tied"], None, word_tokenizer(["look"]))
+    rows = []
+    for step in ANCHORED["fine"]:
+        strategy = 0 if shared else step.trajectory
+        if step.step == 0 and (step.trajectory == 0 or not shared):
+            turn = replace(step.turn, is_summary=True, anchor="summary", reward=0.0)
+            rows.append(replace(step, turn=turn, strategy=strategy))
+        rows.append(replace(step, summaries=1, strategy=strategy))
+    columns = gradable_columns(config, policy, rows) | given_columns(rows)
+    assert ("strata" not in missing_columns(columns, config.rl)) is shared

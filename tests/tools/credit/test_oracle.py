@@ -197,7 +197,7 @@ def test_answers_are_scored_where_every_task_has_one(rollouts: Rollouts) -> None
     config = resolve(default_config())
     episodes = again(rollouts, grid.Grid())
     policy = Policy(SMALL["mha_tied"], None, word_tokenizer(["look"]))
-    columns = {"entropy", "logprob", "hindsight_logprob", "task_deviation"}
+    columns = {"entropy", "logprob", "hindsight_logprob", "task_deviation", "executable"}
     steps = finished_steps(episodes)
     assert gradable_columns(config, policy, steps) == columns | {"answer_logprob"}
     episodes[0].task = dataclasses.replace(episodes[0].task, answer="")

@@ -107,6 +107,7 @@ def test_the_key_of_a_part_that_is_not_in_memory_is_not_named(max_staleness: int
     """The cache is the largest part, but the program that does not fit is an update."""
     config = default_config()
     config.train.max_staleness = max_staleness
+    config = resolve(config)
     programs = {"update": {"left": -1, "temporaries": 2}, "decode": {"left": 0, "temporaries": 1}}
     with pytest.raises(InputError, match=rf"^config\.{key}: with the program 'update' "):
         check_fit(
