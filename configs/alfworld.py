@@ -28,9 +28,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
     """The config of a model size, 1.5b or 7b; with _ppo PPO in place of GiGPO."""
     size, _, ppo = variant.partition("_")
     if size not in ("1.5b", "7b") or variant not in (size, f"{size}_ppo"):
-        raise ValueError(
-            f"configs/alfworld.py:{variant}: no such variant; choose 1.5b, 7b, 1.5b_ppo or 7b_ppo"
-        )
+        raise ValueError("no such variant; choose 1.5b, 7b, 1.5b_ppo or 7b_ppo")
     config = default_config().unlock()
     config.env.workers = 8
     config.engine.prefill_chunk = 32

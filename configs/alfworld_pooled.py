@@ -23,7 +23,7 @@ def get_config(stage: str = "report") -> ConfigDict:
       ValueError: there is no such stage.
     """
     if stage not in ("report", "tuning"):
-        raise ValueError(f"{stage}: no such stage; choose report or tuning")
+        raise ValueError("no such stage; choose report or tuning")
     config = get_long_config().unlock()
     config.compilation.cpu_threads = 1
     config.env.generate.splits = ConfigDict({"train": 2000, "valid_seen": 128, "valid_unseen": 128})

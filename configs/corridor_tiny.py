@@ -37,7 +37,7 @@ def corridor_config(variant: str) -> ConfigDict:
     """The base of this experiment and its warm start, unlocked."""
     if variant not in VARIANTS:
         choices = ", ".join(VARIANTS)
-        raise ValueError(f"configs/corridor_tiny.py:{variant}: no such variant; choose {choices}")
+        raise ValueError(f"no such variant; choose {choices}")
     config = tiny_config()
     config.compilation.cpu_threads = 1
     config.env.name = "examples.corridor.env:CORRIDOR"

@@ -18,7 +18,7 @@ from configs.sokoban import picture_config
 def get_config(variant: str = "3b") -> ConfigDict:
     """The config of a model size, 3b."""
     if variant != "3b":
-        raise ValueError(f"configs/numberline.py:{variant}: no such variant; choose 3b")
+        raise ValueError("no such variant; choose 3b")
     config = picture_config()
     config.env.name = "numberline"
     config.env.max_steps = 10

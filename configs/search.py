@@ -21,7 +21,7 @@ from gigpo_jax.config import default_config
 def get_config(variant: str = "3b") -> ConfigDict:
     """The config of a model size, 3b or 7b."""
     if variant not in ("3b", "7b"):
-        raise ValueError(f"configs/search.py:{variant}: no such variant; choose 3b or 7b")
+        raise ValueError("no such variant; choose 3b or 7b")
     config = default_config().unlock()
     config.env.name = "search"
     config.env.options = ConfigDict({"data": "data/search"})  # needs url or index too

@@ -37,7 +37,7 @@ def picture_config() -> ConfigDict:
 def get_config(variant: str = "3b") -> ConfigDict:
     """The config of a model size, 3b."""
     if variant != "3b":
-        raise ValueError(f"configs/sokoban.py:{variant}: no such variant; choose 3b")
+        raise ValueError("no such variant; choose 3b")
     config = picture_config()
     config.env.name = "sokoban"
     config.env.max_steps = 15

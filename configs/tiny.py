@@ -86,7 +86,7 @@ def imitation_config(
     """
     if stage not in stages:
         *names, last = stages
-        raise ValueError(f"{stage}: no such stage; choose {', '.join(names)} or {last}")
+        raise ValueError(f"no such stage; choose {', '.join(names)} or {last}")
     config.optim.b2 = 0.98
     config.optim.schedule = "cosine"
     config.optim.warmup_fraction = 0.02

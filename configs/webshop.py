@@ -32,9 +32,7 @@ def get_config(variant: str = "1.5b") -> ConfigDict:
     GiGPO.
     """
     if variant not in VARIANTS:
-        raise ValueError(
-            f"configs/webshop.py:{variant}: no such variant; choose {', '.join(VARIANTS)}"
-        )
+        raise ValueError(f"no such variant; choose {', '.join(VARIANTS)}")
     size, _, kind = variant.partition("_")
     config = default_config().unlock()
     config.env.name = "webshop"

@@ -24,7 +24,9 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_run
+from gigpo_jax.run.workdir import check_run, find_saved_config
+
+RUN_MODES = ("eval", "serve", "export")  # of a finished run, whose workdir has its config
 
 
 def main(argv: list[str]) -> int:
@@ -54,7 +56,10 @@ def _run(argv: list[str]) -> int:
     if patterns:
         return importlib.import_module("gigpo_jax.tools.keys").main(patterns)
     flags, words = make_parser(find_mode(joined)).parse_known_args(joined)
-    loaded = load_config(flags.config, words)
+    file = flags.config
+    if not file and flags.mode in RUN_MODES:
+        file = find_saved_config(flags.workdir)
+    loaded = load_config(file, words)
     # The checks of the config come before devices are taken and before anything is written.
     config = resolve(loaded, trains=flags.mode in ("train", "sft"))
     modes = (("push", "export"), ("target", "preflight"), ("server", "preflight"))
@@ -79,7 +84,7 @@ def _run(argv: list[str]) -> int:
         return program.run(config, flags.target, flags.out, server=flags.server)
     name = pathlib.Path(flags.config.partition(":")[0]).stem
     workdir = pathlib.Path(flags.workdir or f"runs/{name}")
-    if flags.mode in ("eval", "serve", "export"):
+    if flags.mode in RUN_MODES:
         check_run(workdir, config, initial=flags.initial)
     if config.distributed:
         if flags.mode in ("serve", "engine"):

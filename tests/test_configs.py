@@ -166,7 +166,7 @@ def test_webshop_has_both_published_normalisations():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_an_unknown_variant_names_those_there_are(name):
-    with pytest.raises(ValueError, match=rf"configs/{name}.py:13b: no such variant; choose "):
+    with pytest.raises(ValueError, match="no such variant; choose "):
         _get_config(name, "13b")
 
 

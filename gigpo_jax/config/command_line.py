@@ -2,9 +2,10 @@
 
 import ast
 import contextlib
+import inspect
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,18 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.flags import FLAGS
-from gigpo_jax.config.keys import KEYS, flatten
-from gigpo_jax.config.resolve import SECTIONS, declared_types, unknown_keys
+from gigpo_jax.config.keys import KEYS, find_section, flatten
+from gigpo_jax.config.resolve import (
+    SECTIONS,
+    declared_types,
+    default_config,
+    nearest_keys,
+    unknown_keys,
+    with_defaults,
+)
 from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.files import read_object
 
 PREFIX = "--config."
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -40,7 +49,8 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     `resolve` has to follow.
 
     Args:
-      file: NAME of a packaged config or PATH, with :VARIANT for the argument of its `get_config`.
+      file: NAME of a packaged config or PATH, with :VARIANT for the argument of its `get_config`;
+        or the config.json of a run.
       words: Words `--config.KEY=VALUE`, as from `join_flags`.
 
     Raises:
@@ -48,7 +58,8 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     """
     if not file:
         raise InputError("missing", key="--config", fix="for example --config=quickstart")
-    config = _run_config_file(file)
+    is_saved = Path(file).suffix == ".json"
+    config = _read_saved_config(Path(file)) if is_saved else _run_config_file(file)
     # Words with the name of an environment or algorithm come first: they decide which options and
     # settings there are.
     ranks = (
@@ -61,7 +72,34 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     # `sorted` is stable: all other keys keep the order of the command line.
     for key in sorted(overrides, key=lambda key: [not rank(key) for rank in ranks]):
         _set_key(config, key, overrides[key])
+    if "env.name" in overrides:
+        _check_environment_options(config, overrides)
     return config
+
+
+def _check_environment_options(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """Refuses options that a config file has for an environment which the command line replaced.
+
+    Raises:
+      InputError: The environment of the command line has no such options.
+    """
+    sections = tuple(f"{section}." for section in mix.OPTIONS)
+    # Misspelt ones of the command line are found by `resolve`.
+    names = [name for name in flatten(config) if name.startswith(sections)]
+    names = [name for name in names if name not in overrides]
+    unknown = [error.key.removeprefix("config.") for error in unknown_keys(config, names)]
+    if not unknown:
+        return
+    flags = [f"--config.{section}={{}}" for section in mix.OPTIONS]
+    flags = [
+        flag for flag in flags if any(f"--config.{key}".startswith(flag[:-3]) for key in unknown)
+    ]
+    raise InputError(
+        f"the config file has options of another environment ({', '.join(unknown)})",
+        key="config.env.name",
+        value=config.env.name,
+        fix=f"add {' '.join(flags)} to leave them out",
+    )
 
 
 def _run_config_file(file: str) -> ConfigDict:
@@ -77,14 +115,32 @@ def _run_config_file(file: str) -> ConfigDict:
                 reason = f"no get_config in {path}"
                 raise InputError(reason, key="--config", value=file, fix=f"nearest: {near}")
             get_config = module["get_config"]
+            if variant and not inspect.signature(get_config).parameters:
+                raise InputError("has no variants", key="--config", value=file, fix=f"use {name}")
             config = get_config(variant) if variant else get_config()
             # Unlocked: options of environments are set below, and `resolve` finds misspelt keys.
             return config.copy_and_resolve_references().unlock()
     except InputError:
         raise
     except Exception as error:  # a config file is a program
+        if variant and isinstance(error, ValueError) and str(error):
+            # What a config says of its variant; the name of a Python type would not help.
+            raise InputError(str(error).strip(), key="--config", value=file) from error
         reason = f"{type(error).__name__}: {str(error).strip()}"
         raise InputError(reason, key="--config", value=file) from error
+
+
+def _read_saved_config(path: Path) -> ConfigDict:
+    """Reads the config.json of a run; returns it unlocked."""
+    config = default_config().unlock()
+    sections = tuple(f"{section}." for section in SECTIONS)
+    for name, value in with_defaults(read_object(path, "give a config with --config"), ()).items():
+        section, last = find_section(config, name, make=name.startswith(sections))
+        with config.ignore_type():
+            section[last] = tuple(value) if isinstance(value, list) else value
+    # A run has one trial; an agent of gigpo eval may have more by default.
+    config.eval.trials = None
+    return config
 
 
 def _find_config_file(name: str) -> Path:
@@ -125,7 +181,10 @@ def _split_override(word: str) -> tuple[str, str]:
         flag = word.partition("=")[0]
         if flag in FLAGS:
             raise InputError("no flag of this command", key=repr(flag), fix="leave it out")
-        near = nearest_names(flag, FLAGS)
+        name = flag.lstrip("-").removeprefix("config.")
+        # A key without its section first: `--groups` is spelt like `--out`.
+        near = [PREFIX + key for key in KEYS if name and f".{key}".endswith(f".{name}")]
+        near = near or nearest_names(flag, FLAGS) or [PREFIX + key for key in nearest_keys(name)]
         hint = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
         raise InputError("no such flag", key=repr(word), fix=hint)
     return key, text

@@ -26,7 +26,11 @@ class Flag(NamedTuple):
 
 
 FLAGS = {
-    "--config": Flag("NAME|FILE", "experiment: a packaged config or a file, with :VARIANT"),
+    "--config": Flag(
+        "NAME|FILE",
+        "experiment: a packaged config or a file, with :VARIANT; eval, export and serve: default "
+        "WORKDIR/config.json",
+    ),
     "--workdir": Flag("DIR", "folder of the run; default: runs/<name of the config>"),
     "--out": Flag(
         "PATH", "path that the command writes", ("eval", "sft", "serve", "export", "preflight")

@@ -118,10 +118,20 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
             continue
         section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
         # Of the same section: an option is never a misspelt key of the run.
-        near = nearest_names(name, [valid for valid in valid_names if valid.startswith(section)])
+        valid_names = [valid for valid in valid_names if valid.startswith(section)]
+        near = nearest_names(name, valid_names) or ([] if section else nearest_keys(name))
         fix = f"nearest: {', '.join(near)}" if near else "gigpo keys lists them"
         reason = f"no such key{_describe_owner(config, name)}"
         yield InputError(reason, key=f"config.{name}", fix=fix)
+
+
+def nearest_keys(name: str) -> list[str]:
+    """At most three keys that are spelt like a name, or else those that speak of it."""
+    word = name.rpartition(".")[2].lower().removesuffix("s")
+    near = nearest_names(name, KEYS)
+    if near or len(word) < 3:
+        return near
+    return [key for key, declared in KEYS.items() if word in declared.help.lower()][:3]
 
 
 def _describe_owner(config: ConfigDict, name: str) -> str:

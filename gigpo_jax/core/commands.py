@@ -57,7 +57,7 @@ TOOLS = {
 EXAMPLES = """examples:
   gigpo train --config=quickstart --workdir=runs/quickstart
   gigpo inspect runs/quickstart
-  gigpo eval --config=quickstart --workdir=runs/quickstart
+  gigpo eval --workdir=runs/quickstart
   gigpo train --config=alfworld:7b --config.model.path=DIR --config.train.groups=8"""
 
 

@@ -131,12 +131,16 @@ def find_panel(name: str, environment: str, folder: Path, *, key: str = "panel")
                     value=repr(name),
                 )
             return panel
-    names = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
     raise InputError(
-        f"no such file, and no panel of {environment} (those are: {names})",
+        f"no such file, and no panel of {environment} (those are: {panel_names(folder)})",
         key=key,
         value=repr(name),
     )
+
+
+def panel_names(folder: Path) -> str:
+    """The names of the panels in a folder, for messages."""
+    return ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
 
 
 def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:

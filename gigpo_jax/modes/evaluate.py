@@ -15,8 +15,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, write_json
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.env_bridge.agents import Examples
-from gigpo_jax.env_bridge.panels import Panel
+from gigpo_jax.env_bridge.panels import Panel, panel_names
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs import registry
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.base import ScoredSteps
@@ -82,9 +83,13 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
     with show_stage("reading the tasks"):
         selection = panel_tasks(environments)
     if selection is None:
-        fix = "name a panel to evaluate on"
-        if config.env.mix:
-            fix += ", in env.mix.LABEL.panel"
+        fix = "name one, in env.mix.LABEL.panel"
+        if not config.env.mix:
+            name = config.env.name
+            fix = (
+                f"panels of {name}: {panel_names(registry.panel_folder(name))}; or freeze one "
+                "(gigpo envs freeze)"
+            )
         raise InputError("no panel", key="config.eval.panel", value="''", fix=fix)
     panel, tasks = selection
     # Credit of the episodes is scored by the learner's programs.

@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.command_line import join_flags
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.run.progress import format_duration, print_lines
 
@@ -150,13 +149,11 @@ def has_panel(config: ConfigDict) -> bool:
 
 def print_end(config: ConfigDict, workdir: Path) -> None:
     """Prints where the results are, and the next commands."""
-    # The next commands get the same config: the shape of the model depends on it.
-    flags = [flag for flag in join_flags(sys.argv[1:]) if flag.startswith("--config")]
     gigpo = [_program("python"), "-m", "gigpo_jax"]
     if _environment_program("gigpo").exists():
         gigpo = [_program("gigpo")]
     evaluate, export = (
-        shlex.join([*gigpo, mode, f"--workdir={workdir}", *flags]) for mode in ("eval", "export")
+        shlex.join([*gigpo, mode, f"--workdir={workdir}"]) for mode in ("eval", "export")
     )
     inspect = shlex.join([*gigpo, "inspect", str(workdir)])
     board = shlex.join([_program("tensorboard"), "--logdir", f"{workdir}/tensorboard"])

@@ -9,6 +9,8 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import join_flags, load_config
 from gigpo_jax.config.keys import value_of
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.main import main
+from gigpo_jax.run.workdir import claim_workdir, find_saved_config
 
 
 def loaded(*words: str, file: str = "configs/quickstart.py") -> ConfigDict:
@@ -69,6 +71,45 @@ def test_a_flag_of_another_command_is_named_as_such() -> None:
         load_config("configs/quickstart.py", ["--psh=me/mine"])
 
 
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("--groups=8", "--config.train.groups"),
+        ("--lr=1e-5", "--config.critic.lr, --config.optim.lr"),
+        ("--loggers=wandb", "--config.log.to"),
+        ("--config.loggers=wandb", "log.to"),
+        ("--config.trian.groups=8", "train.groups"),
+    ],
+)
+def test_a_flag_without_its_section_or_with_the_word_of_a_meaning(word: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"; nearest: {near}"):
+        load_config("quickstart", [word])
+
+
+def test_options_of_the_files_environment_are_named_with_the_environment_that_has_none() -> None:
+    name = "tests.env_bridge.failing:FAILING"
+    message = (
+        rf"^config.env.name={name}: the config file has options of another environment "
+        r"\(env.generate.objects, .*\); add --config.env.generate=\{\} to leave them out$"
+    )
+    with pytest.raises(InputError, match=message):
+        load_config("quickstart", [f"--config.env.name={name}"])
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("alfworld:9b", "no such variant; choose 1.5b, 7b, 1.5b_ppo or 7b_ppo"),
+        ("quickstart_sft:9", "no such stage; choose 1 or 2"),
+        ("quickstart:foo", "has no variants; use quickstart"),
+    ],
+)
+def test_an_unknown_variant_is_named_without_a_python_type(file: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_config(file, [])
+    assert str(error.value) == f"--config={file}: {message}"
+
+
 def test_the_environment_of_the_command_line_decides_which_options_there_are() -> None:
     name = "tests.env_bridge.failing:FAILING"
     config = loaded(
@@ -96,3 +137,33 @@ def test_the_last_word_of_a_key_wins_and_variants_reach_the_file(tmp_path: Path)
 
 def test_separate_words_are_joined() -> None:
     assert join_flags(["--a", "1", "--b", "--c=2", "d"]) == ["--a=1", "--b", "--c=2", "d"]
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [
+        ("quickstart", "--config.rl.algorithm=graph_values"),
+        ("alfworld:7b_ppo", "--config.seed=3"),
+        ("webshop", "--config.sampling.stop=('</a>',)"),
+        ("mix_tiny", "--config.env.mix.alfworld.weight=2"),
+    ],
+)
+def test_the_config_of_a_run_is_read_from_its_folder(file: str, word: str, tmp_path: Path) -> None:
+    config = resolve(load_config(file, [word]))
+    claim_workdir(tmp_path, config)
+    saved = find_saved_config(str(tmp_path))
+    assert resolve(load_config(saved, [])).to_dict() == config.to_dict()
+    again = resolve(load_config(saved, ["--config.agent=reflexion"]), trains=False)
+    assert again.eval.trials == 3
+
+
+def test_without_a_config_the_workdir_must_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode=eval"]) == 2
+    assert "--config: missing; name the run with --workdir=DIR" in capsys.readouterr().err
+    assert main(["--mode=export", f"--workdir={tmp_path}"]) == 2
+    assert f"--workdir={tmp_path}: holds no config.json" in capsys.readouterr().err
+    claim_workdir(tmp_path, resolve(loaded("train.iterations=7")))
+    assert main(["--mode=eval", f"--workdir={tmp_path}", "--print_config"]) == 0
+    assert "train.iterations=7 " in capsys.readouterr().out

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.config import resolve
+from gigpo_jax.config.command_line import load_config
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
+from gigpo_jax.modes.evaluate import run as evaluate
 from gigpo_jax.rollout.results import (
     Outcome,
     collect_outcomes,
@@ -200,3 +204,11 @@ def test_another_evaluation_does_not_overwrite_the_results_of_the_first(tmp_path
     second = json.loads((tmp_path / "run/eval_drawers_2.json").read_text())
     assert second["settings"]["eval.temperature"] == 0.5
     assert len(list((tmp_path / "run").glob("eval_drawers*.jsonl.gz"))) == 4
+
+
+def test_an_evaluation_without_a_panel_names_the_panels(tmp_path: Path) -> None:
+    config = resolve(load_config("quickstart", ["--config.eval.panel="]), trains=False)
+    with pytest.raises(
+        InputError, match=r"^config.eval.panel='': no panel; panels of alfworld: .*"
+    ):
+        evaluate(config, tmp_path / "run", "")
