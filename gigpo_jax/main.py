@@ -24,7 +24,8 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_run, find_saved_config
+from gigpo_jax.run.records import find_saved_config
+from gigpo_jax.run.workdir import check_run
 
 RUN_MODES = ("eval", "serve", "export")  # of a finished run, whose workdir has its config
 

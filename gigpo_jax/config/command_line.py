@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,10 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.flags import FLAGS
-from gigpo_jax.config.keys import KEYS, find_section, flatten
-from gigpo_jax.config.resolve import (
-    SECTIONS,
-    declared_types,
-    default_config,
-    nearest_keys,
-    unknown_keys,
-    with_defaults,
-)
+from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.config.resolve import SECTIONS, declared_types, unknown_keys
 from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
-from gigpo_jax.core.files import read_object
 
 PREFIX = "--config."
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -58,8 +50,12 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     """
     if not file:
         raise InputError("missing", key="--config", fix="for example --config=quickstart")
-    is_saved = Path(file).suffix == ".json"
-    config = _read_saved_config(Path(file)) if is_saved else _run_config_file(file)
+    if Path(file).suffix == ".json":
+        from gigpo_jax.config.saved import read_saved_config
+
+        config = read_saved_config(Path(file))
+    else:
+        config = _run_config_file(file)
     # Words with the name of an environment or algorithm come first: they decide which options and
     # settings there are.
     ranks = (
@@ -73,33 +69,10 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
     for key in sorted(overrides, key=lambda key: [not rank(key) for rank in ranks]):
         _set_key(config, key, overrides[key])
     if "env.name" in overrides:
-        _check_environment_options(config, overrides)
+        from gigpo_jax.config.leftovers import check_environment_options
+
+        check_environment_options(config, overrides)
     return config
-
-
-def _check_environment_options(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Refuses options that a config file has for an environment which the command line replaced.
-
-    Raises:
-      InputError: The environment of the command line has no such options.
-    """
-    sections = tuple(f"{section}." for section in mix.OPTIONS)
-    # Misspelt ones of the command line are found by `resolve`.
-    names = [name for name in flatten(config) if name.startswith(sections)]
-    names = [name for name in names if name not in overrides]
-    unknown = [error.key.removeprefix("config.") for error in unknown_keys(config, names)]
-    if not unknown:
-        return
-    flags = [f"--config.{section}={{}}" for section in mix.OPTIONS]
-    flags = [
-        flag for flag in flags if any(f"--config.{key}".startswith(flag[:-3]) for key in unknown)
-    ]
-    raise InputError(
-        f"the config file has options of another environment ({', '.join(unknown)})",
-        key="config.env.name",
-        value=config.env.name,
-        fix=f"add {' '.join(flags)} to leave them out",
-    )
 
 
 def _run_config_file(file: str) -> ConfigDict:
@@ -128,19 +101,6 @@ def _run_config_file(file: str) -> ConfigDict:
             raise InputError(str(error).strip(), key="--config", value=file) from error
         reason = f"{type(error).__name__}: {str(error).strip()}"
         raise InputError(reason, key="--config", value=file) from error
-
-
-def _read_saved_config(path: Path) -> ConfigDict:
-    """Reads the config.json of a run; returns it unlocked."""
-    config = default_config().unlock()
-    sections = tuple(f"{section}." for section in SECTIONS)
-    for name, value in with_defaults(read_object(path, "give a config with --config"), ()).items():
-        section, last = find_section(config, name, make=name.startswith(sections))
-        with config.ignore_type():
-            section[last] = tuple(value) if isinstance(value, list) else value
-    # A run has one trial; an agent of gigpo eval may have more by default.
-    config.eval.trials = None
-    return config
 
 
 def _find_config_file(name: str) -> Path:
@@ -181,10 +141,9 @@ def _split_override(word: str) -> tuple[str, str]:
         flag = word.partition("=")[0]
         if flag in FLAGS:
             raise InputError("no flag of this command", key=repr(flag), fix="leave it out")
-        name = flag.lstrip("-").removeprefix("config.")
-        # A key without its section first: `--groups` is spelt like `--out`.
-        near = [PREFIX + key for key in KEYS if name and f".{key}".endswith(f".{name}")]
-        near = near or nearest_names(flag, FLAGS) or [PREFIX + key for key in nearest_keys(name)]
+        from gigpo_jax.config.nearest import nearest_flags
+
+        near = nearest_flags(flag)
         hint = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
         raise InputError("no such flag", key=repr(word), fix=hint)
     return key, text

@@ -9,7 +9,7 @@ from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
 from gigpo_jax.config.keys import KEYS, MOVED, REMOVED, find_section, flatten, value_of
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
@@ -118,20 +118,12 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
             continue
         section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
         # Of the same section: an option is never a misspelt key of the run.
-        valid_names = [valid for valid in valid_names if valid.startswith(section)]
-        near = nearest_names(name, valid_names) or ([] if section else nearest_keys(name))
+        from gigpo_jax.config.nearest import nearest_keys
+
+        near = nearest_keys(name, [valid for valid in valid_names if valid.startswith(section)])
         fix = f"nearest: {', '.join(near)}" if near else "gigpo keys lists them"
         reason = f"no such key{_describe_owner(config, name)}"
         yield InputError(reason, key=f"config.{name}", fix=fix)
-
-
-def nearest_keys(name: str) -> list[str]:
-    """At most three keys that are spelt like a name, or else those that speak of it."""
-    word = name.rpartition(".")[2].lower().removesuffix("s")
-    near = nearest_names(name, KEYS)
-    if near or len(word) < 3:
-        return near
-    return [key for key, declared in KEYS.items() if word in declared.help.lower()][:3]
 
 
 def _describe_owner(config: ConfigDict, name: str) -> str:

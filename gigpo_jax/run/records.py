@@ -39,6 +39,22 @@ def read_records(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise InputError(reason, key=folder, fix="give another workdir") from error
 
 
+def find_saved_config(workdir: str) -> str:
+    """The config.json of a workdir, for commands without --config.
+
+    Raises:
+      InputError: no workdir is given, or there is no run in it.
+    """
+    if not workdir:
+        fix = "name the run with --workdir=DIR, or a config, for example --config=quickstart"
+        raise InputError("missing", key="--config", fix=fix)
+    path = Path(workdir) / CONFIG
+    if not path.is_file():
+        fix = f"name the workdir of a run{describe_nearest(Path(workdir))}, or add --config=NAME"
+        raise InputError(f"holds no {CONFIG}", key="--workdir", value=workdir, fix=fix)
+    return str(path)
+
+
 def describe_nearest(folder: Path) -> str:
     """Names at most three likely runs, or "".
 

@@ -1,0 +1,22 @@
+"""The config of a run as its workdir has it."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import find_section
+from gigpo_jax.config.resolve import SECTIONS, default_config, with_defaults
+from gigpo_jax.core.files import read_object
+
+
+def read_saved_config(path: Path) -> ConfigDict:
+    """Reads the config.json of a run; returns it unlocked."""
+    config = default_config().unlock()
+    sections = tuple(f"{section}." for section in SECTIONS)
+    for name, value in with_defaults(read_object(path, "give a config with --config"), ()).items():
+        section, last = find_section(config, name, make=name.startswith(sections))
+        with config.ignore_type():
+            section[last] = tuple(value) if isinstance(value, list) else value
+    # A run has one trial; an agent of gigpo eval may have more by default.
+    config.eval.trials = None
+    return config
