@@ -4,7 +4,8 @@ import ast
 import collections
 import pathlib
 import re
-from collections.abc import Iterator
+
+import pytest
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "gigpo_jax"
 # Participles, pronouns, adverbs and prepositions: a variable with such a name says nothing.
@@ -13,6 +14,7 @@ found part parts where own known before after shown one wanted told made how of 
 left mine there here given taken kept what which whose most least both same such those these that
 into over under until while been being got gone seen said put
 """
+Nodes = list[tuple[str, ast.AST]]
 NOT_NOUNS = frozenset(WORDS.split())
 ODD_OPENINGS = {"", "of", "as", "what", "that", "where", "to", "which", "how", "when", "in", "its"}
 ARGUMENT = re.compile(r"^ {2,6}[a-z_, ]+: (\w+)", re.MULTILINE)
@@ -42,7 +44,8 @@ SHARED_NAMES = {
 }
 
 
-def parse_package() -> dict[str, ast.Module]:
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
     """The syntax tree of each file, by its path below the package."""
     return {
         path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
@@ -50,10 +53,9 @@ def parse_package() -> dict[str, ast.Module]:
     }
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
-    for path, tree in parse_package().items():
-        for node in ast.walk(tree):
-            yield path, node
+@pytest.fixture(scope="module")
+def nodes(trees: dict[str, ast.Module]) -> Nodes:
+    return [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
 
 
 def name_of(node: ast.AST) -> str | None:
@@ -65,18 +67,18 @@ def name_of(node: ast.AST) -> str | None:
     return node.arg if isinstance(node, ast.arg) else None
 
 
-def test_at_most_one_name_in_a_hundred_is_no_noun() -> None:
-    names = [(name_of(node), f"{path}:{getattr(node, 'lineno', 0)}") for path, node in nodes()]
+def test_at_most_one_name_in_a_hundred_is_no_noun(nodes: Nodes) -> None:
+    names = [(name_of(node), f"{path}:{getattr(node, 'lineno', 0)}") for path, node in nodes]
     names = [(name.strip("_"), line) for name, line in names if name is not None]
     odd_names = [f"{name} ({line})" for name, line in names if name in NOT_NOUNS]
     assert len(names) > 20_000
     assert len(odd_names) <= 0.01 * len(names), "\n".join(odd_names)
 
 
-def test_descriptions_of_arguments_begin_with_a_noun() -> None:
+def test_descriptions_of_arguments_begin_with_a_noun(nodes: Nodes) -> None:
     described = 0
     odd_lines = []
-    for path, node in nodes():
+    for path, node in nodes:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         for match in ARGUMENT.finditer(ast.get_docstring(node) or ""):
@@ -87,12 +89,12 @@ def test_descriptions_of_arguments_begin_with_a_noun() -> None:
     assert len(odd_lines) <= 0.01 * described, "\n".join(odd_lines)
 
 
-def test_help_texts_begin_with_a_noun() -> None:
+def test_help_texts_begin_with_a_noun(nodes: Nodes) -> None:
     """The help of config keys, of settings and options, and of flags."""
     positions = {"Key": 1, "Setting": 1, "Option": 2}
     described = 0
     odd_lines = []
-    for path, node in nodes():
+    for path, node in nodes:
         if not isinstance(node, ast.Call):
             continue
         texts = [keyword.value for keyword in node.keywords if keyword.arg == "help"]
@@ -108,13 +110,13 @@ def test_help_texts_begin_with_a_noun() -> None:
     assert not odd_lines, "\n".join(odd_lines)
 
 
-def test_errors_of_users_have_fields() -> None:
+def test_errors_of_users_have_fields(nodes: Nodes) -> None:
     """Key, value and fix are arguments of `InputError`, which words them; none is in the reason."""
     key = re.compile(r"(config\.|--)[^ ]*[=:]|\0: ")
     fix = re.compile("; (use|give|choose|leave|make|name|set|download|remove|add|write) ")
     errors = 0
     odd_reasons = []
-    for path, node in nodes():
+    for path, node in nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         if node.func.id != "InputError" or not node.args:
@@ -130,9 +132,9 @@ def test_errors_of_users_have_fields() -> None:
     assert not odd_reasons, "\n".join(odd_reasons)
 
 
-def test_an_assignment_sets_one_thing() -> None:
+def test_an_assignment_sets_one_thing(nodes: Nodes) -> None:
     """A tuple on the left unpacks one value, such as the result of a call."""
-    assignments = [(path, node) for path, node in nodes() if isinstance(node, ast.Assign)]
+    assignments = [(path, node) for path, node in nodes if isinstance(node, ast.Assign)]
     pairs = [
         f"{path}:{node.lineno}"
         for path, node in assignments
@@ -142,11 +144,11 @@ def test_an_assignment_sets_one_thing() -> None:
     assert not pairs, "\n".join(pairs)
 
 
-def test_comprehensions_with_two_loops_have_no_condition() -> None:
+def test_comprehensions_with_two_loops_have_no_condition(nodes: Nodes) -> None:
     kinds = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     dense = [
         f"{path}:{node.lineno} {ast.unparse(node)}"
-        for path, node in nodes()
+        for path, node in nodes
         if isinstance(node, kinds) and len(node.generators) > 1 and has_condition(node.generators)
     ]
     assert not dense, "\n".join(dense)
@@ -156,11 +158,11 @@ def has_condition(loops: list[ast.comprehension]) -> bool:
     return any(loop.ifs for loop in loops)
 
 
-def test_no_condition_stands_in_another() -> None:
+def test_no_condition_stands_in_another(nodes: Nodes) -> None:
     """`a if x else b if y else c` is two decisions: a `match`, or two statements."""
     nested = [
         f"{path}:{node.lineno} {ast.unparse(node)}"
-        for path, node in nodes()
+        for path, node in nodes
         if isinstance(node, ast.IfExp) and count_conditions(node) > 1
     ]
     assert not nested, "\n".join(nested)
@@ -170,10 +172,10 @@ def count_conditions(node: ast.AST) -> int:
     return sum(isinstance(child, ast.IfExp) for child in ast.walk(node))
 
 
-def test_a_name_is_one_thing() -> None:
+def test_a_name_is_one_thing(trees: dict[str, ast.Module]) -> None:
     """A public function or class stands in one file, a private one in one folder."""
     places = collections.defaultdict(set)
-    for path, tree in parse_package().items():
+    for path, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 is_private = node.name.startswith("_")

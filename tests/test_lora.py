@@ -53,7 +53,7 @@ def host_copy(tree: object) -> object:
     return jax.tree.map(lambda x: np.array(x, np.float32), tree)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
     """With the KL term on, whose reference is the model without the adapter."""
     learner, policy = learner_of(param_dtype=dtype)
@@ -85,7 +85,9 @@ def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
     assert np.abs(decoder.logits(policy.config, learner.params, tokens) - base).max() > 0.01
 
 
-@pytest.mark.parametrize(("rank", "copies"), [(0, 4.0), (4, 1.0)])
+@pytest.mark.parametrize(
+    ("rank", "copies"), [pytest.param(0, 4.0, marks=pytest.mark.slow), (4, 1.0)]
+)
 def test_nothing_is_kept_twice(rank: int, copies: float) -> None:
     """All trained: parameters, two moments, reference. An adapter of rank 4 and what belongs to it:
     a quarter.

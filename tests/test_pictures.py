@@ -323,6 +323,7 @@ def differentiate(config: ConfigDict, params: decoder.Params, samples: list[Samp
     return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *gradients)
 
 
+@pytest.mark.slow
 def test_a_conversation_about_pictures_is_one_segment_with_the_same_scores() -> None:
     other = IMAGES[0].copy()
     other[50, 3, 0] ^= 1

@@ -77,6 +77,7 @@ def test_episodes_from_later_states_have_the_steps_that_are_left():
     assert abs(won.mean() - near.mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_exact_advantages_teach():
     world = World(**SMALL)
     estimate = make_estimate("exact", {})

@@ -25,7 +25,14 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return {"alfworld": {"data": str(games)}}
 
 
-@pytest.mark.parametrize("name", sorted(registry.ENVIRONMENTS))
+# Games of cards share their base.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("points24", "ezpoints") else ())
+        for name in sorted(registry.ENVIRONMENTS)
+    ],
+)
 def test_registered_environments_conform(name: str, options: dict[str, dict[str, Any]]) -> None:
     if name == "shell":
         skip_without_sandbox()
@@ -68,7 +75,7 @@ def test_registered_environments_conform(name: str, options: dict[str, dict[str,
         ("Exits", "step('..'): SystemExit: 0"),
         ("EndsItsProcess", "died with status 0 (step)"),
         ("Hangs", "gave no answer within 0.5 s (step)"),
-        ("HangsInC", "gave no answer within 0.5 s (step)"),
+        pytest.param("HangsInC", "gave no answer within 0.5 s (step)", marks=pytest.mark.slow),
         ("TasksRaise", "KeyError: 'train' (misbehaving.py:"),
         ("CannotBeBuilt", "ValueError: no drawers at all"),
     ],

@@ -31,7 +31,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", COMMITTED, ids=lambda path: f"{path.parent.parent.name}-{path.stem}"
+    "path",
+    [
+        # The splits of an environment have one generator.
+        pytest.param(path, marks=pytest.mark.slow if path.stem == "train" else ())
+        for path in COMMITTED
+    ],
+    ids=lambda path: f"{path.parent.parent.name}-{path.stem}",
 )
 def test_the_data_of_a_committed_panel_is_made_again_bit_for_bit(
     path: Path, tmp_path: Path

@@ -293,12 +293,16 @@ def separate_scores() -> tuple[list[tuple], decoder.Params]:
 @pytest.mark.parametrize(
     ("row_length", "execution"),
     [
-        (LONGEST, {}),
-        (256, {}),  # by quarters of the queries
-        (256, {"max_segment": LONGEST}),  # in bands
-        (256, {"attention": functools.partial(splash_attention, interpret=True)}),
+        pytest.param(LONGEST, {}, id="dense"),
+        pytest.param(256, {}, id="quarters", marks=pytest.mark.slow),  # of the queries
+        pytest.param(256, {"max_segment": LONGEST}, id="bands"),
+        pytest.param(
+            256,
+            {"attention": functools.partial(splash_attention, interpret=True)},
+            id="splash",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["dense", "quarters", "bands", "splash"],
 )
 def test_log_probabilities_and_gradients_are_those_of_separate_rows(
     row_length: int, execution: dict[str, Any], separate_scores: tuple[list[tuple], decoder.Params]

@@ -10,6 +10,7 @@ from tests.metrics import records
 from tests.runs import LIMIT_S, command, run
 
 
+@pytest.mark.slow
 def test_losses_that_are_not_finite_stop_the_run_with_a_good_checkpoint(
     flags: list[str], tmp_path: Path
 ):

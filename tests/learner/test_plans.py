@@ -105,7 +105,7 @@ def make_learner(tmp_path: Path, kind: str) -> Learner:
     return Learner(resolve(config), policy, make_mesh(data=1, fsdp=1, tensor=1))
 
 
-@pytest.mark.parametrize("kind", ["model", "head"])
+@pytest.mark.parametrize("kind", ["model", pytest.param("head", marks=pytest.mark.slow)])
 def test_each_value_is_read_at_its_place(tmp_path: Path, kind: str) -> None:
     learner = make_learner(tmp_path, kind)
     critic = find_signal(learner, Critic)

@@ -180,7 +180,12 @@ def test_default_positions_and_segments_are_one_segment_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "for_cpu"), [("float32", False), ("bfloat16", False), ("bfloat16", True)]
+    ("dtype", "for_cpu"),
+    [
+        ("float32", False),
+        pytest.param("bfloat16", False, marks=pytest.mark.slow),
+        ("bfloat16", True),
+    ],
 )
 def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) -> None:
     atol = 1e-5 if dtype == "float32" else 0.15

@@ -51,7 +51,12 @@ def merged_by_hand(params: decoder.Params, adapter: decoder.Params, scale: float
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("gqa2_untied", ALL), ("gqa2_untied", SOME), ("qwen3_tied", ALL), ("moe", ATTENTION)],
+    [
+        ("gqa2_untied", ALL),
+        ("gqa2_untied", SOME),
+        pytest.param("qwen3_tied", ALL, marks=pytest.mark.slow),
+        ("moe", ATTENTION),
+    ],
 )
 def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfig) -> None:
     shape = SMALL[name]

@@ -56,7 +56,15 @@ def test_logits_and_gradients_equal_those_of_transformers(
     assert check_gradient(gradient, theirs, tmp_path / "gradient") == config
 
 
-@pytest.mark.parametrize("name", ["gqa2_untied", "qwen3_tied", "llama3"])
+# The layers are those of the logits above.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gqa2_untied",
+        pytest.param("qwen3_tied", marks=pytest.mark.slow),
+        pytest.param("llama3", marks=pytest.mark.slow),
+    ],
+)
 def test_values_equal_those_of_transformers(name: str, tmp_path: pathlib.Path) -> None:
     """A critic is stored as a token classifier with one label."""
     config = dataclasses.replace(SMALL[name], value_head=True)
@@ -90,7 +98,7 @@ def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Pat
     np.testing.assert_allclose(result[1, 5:], expected[1, 5:], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["moe", "moe_mixed"])
+@pytest.mark.parametrize("name", [pytest.param("moe", marks=pytest.mark.slow), "moe_mixed"])
 def test_packed_texts_equal_those_of_transformers_alone(name: str, tmp_path: pathlib.Path) -> None:
     config = SMALL[name]
     params = random_params(config)

@@ -138,6 +138,7 @@ SWITCHES = [
 ]
 
 
+@pytest.mark.slow
 def test_equals_the_oracle_for_all_switches_unjitted():
     with jax.disable_jit():
         for seed, switches in enumerate(SWITCHES):

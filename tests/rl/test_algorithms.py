@@ -57,7 +57,7 @@ def test_grpo_is_gigpo_without_the_step_part():
 
 
 # Others have tests by hand and oracles in tests/methods.
-QUICK = ("gigpo", "grpo", "rloo", "ppo", "graph_values", "repeat_discount")
+QUICK = ("gigpo", "grpo", "ppo", "graph_values")
 NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ALGORITHMS]
 
 

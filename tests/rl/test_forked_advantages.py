@@ -123,7 +123,7 @@ def test_forks_change_no_episode_advantage_of_whole_episodes(name: str) -> None:
         assert np.abs(np.asarray(result.step - alone.step)[whole]).max() > 0.01
 
 
-@pytest.mark.parametrize("preset", ["paper", "verl_agent"])
+@pytest.mark.parametrize("preset", ["paper", pytest.param("verl_agent", marks=pytest.mark.slow)])
 def test_without_forks_the_column_says_nothing(preset: str) -> None:
     columns = make_columns(WHOLE)
     advantages = make_advantages("gigpo", preset, **SETTINGS)

@@ -256,7 +256,7 @@ def mismatched(seed: int) -> tuple[jax.Array, StepBatch, Where]:
     ("correction", "cap", "mean"),
     [
         ("masked_sequence", 1.5, "tokens"),
-        ("masked_mean", 1.01, "responses"),
+        pytest.param("masked_mean", 1.01, "responses", marks=pytest.mark.slow),
         ("masked_mean", 1.01, "constant"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.png import encode_png
@@ -17,6 +19,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.slow
 def test_prompts_of_reflexion_have_the_pictures_of_the_example_of_past_steps_and_of_the_present(
     tmp_path: Path,
 ) -> None:

@@ -217,6 +217,7 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
         resolve(alone)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
     config = get_config().unlock()
     # Long enough that some episodes are won.

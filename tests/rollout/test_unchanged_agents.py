@@ -11,7 +11,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "harness"
 
 
 @pytest.mark.parametrize(
-    "name", ["RESPONSES", pytest.param("MESSAGES", marks=pytest.mark.interfaces)]
+    "name",
+    [
+        pytest.param("RESPONSES", marks=pytest.mark.slow),
+        pytest.param("MESSAGES", marks=pytest.mark.interfaces),
+    ],
 )
 def test_an_unchanged_agent_trains_for_two_iterations(
     tmp_path: Path,

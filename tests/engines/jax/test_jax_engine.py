@@ -63,7 +63,7 @@ def test_logprobs_are_those_of_the_full_forward_pass(engine, params):
         )
 
 
-@pytest.mark.parametrize("chunk", [0, 16])
+@pytest.mark.parametrize("chunk", [pytest.param(0, marks=pytest.mark.slow), 16])
 def test_entropies_are_those_of_the_full_forward_pass(params, chunk: int):
     made = [(p, s) for p, s in requests(24) if s.top_p == 1 and s.top_k == -1]
     plain_settings = EngineSettings(

@@ -58,9 +58,9 @@ def test_ready_environments_keep_all_promises(
         ("Taxi-v4", {}),
         ("CliffWalking-v1", {}),
         ("minigrid:MiniGrid-DoorKey-6x6-v0", {}),
-        ("minigrid:BabyAI-GoToObj-v0", {}),
-        ("minigrid:BabyAI-GoToLocalS6N3-v0", {}),
-        ("minigrid:BabyAI-PickupDist-v0", {}),
+        pytest.param("minigrid:BabyAI-GoToObj-v0", {}, marks=pytest.mark.slow),
+        pytest.param("minigrid:BabyAI-GoToLocalS6N3-v0", {}, marks=pytest.mark.slow),
+        pytest.param("minigrid:BabyAI-PickupDist-v0", {}, marks=pytest.mark.slow),
     ],
 )
 def test_equal_states_have_equal_futures(name: str, options: dict[str, Any]) -> None:
@@ -321,8 +321,10 @@ def test_bad_input_is_one_line(
     [
         ("HangsInStep", "gave no answer within 0.5 s (step)"),
         ("Raises", r"OSError: the server\x1b[31m is gone (worlds.py:"),
-        ("Huge", "6,000,029 characters'; allowed: at most 1,000,000"),
-        ("OddReward", "malformed result: reward is 'many'"),
+        pytest.param(
+            "Huge", "6,000,029 characters'; allowed: at most 1,000,000", marks=pytest.mark.slow
+        ),
+        pytest.param("OddReward", "malformed result: reward is 'many'", marks=pytest.mark.slow),
     ],
 )
 def test_a_broken_environment_costs_its_step(

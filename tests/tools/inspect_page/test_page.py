@@ -170,6 +170,7 @@ def test_the_page_loads_nothing(tmp_path: Path):
     assert page.count("</script>") == 2 + 2  # data, code, and two groups; none from a text
 
 
+@pytest.mark.slow
 def test_five_hundred_long_episodes_stay_small(tmp_path: Path):
     """25 steps of 500 episodes with 100 random words each, which compress worse than any prompt."""
     page = render_page([long_prompts(tmp_path / "run", 496, 25, 100)])
@@ -357,7 +358,7 @@ def test_summaries_are_named_and_are_no_steps(browser: Any, tmp_path: Path):
     ("advantage", "judged"),
     [
         (0.25, "has the wrong sign"),
-        (-0.25, "has the right sign"),
+        pytest.param(-0.25, "has the right sign", marks=pytest.mark.slow),
         (0.15, "not clearly different from 0"),
     ],
 )
@@ -450,7 +451,7 @@ def test_hostile_texts_are_shown_and_do_nothing(browser: Any, tmp_path: Path):
     assert 'onerror="window.hit=1"' in browser.find_element("css selector", "#step pre").text
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, pytest.param(1280, marks=pytest.mark.slow)])
 def test_nothing_scrolls_sideways(browser: Any, tmp_path: Path, width: int):
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",

@@ -263,6 +263,7 @@ def test_bad_input(
     assert message in error
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_ends_with_the_fix(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
