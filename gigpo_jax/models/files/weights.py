@@ -168,6 +168,11 @@ def _read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardin
     return jax.tree.unflatten(tree, arrays)
 
 
+def stored_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each tensor of a model's files by its name."""
+    return {name: leaf.stored_shape for leaf in list_leaves(config)[0] for name in leaf.names}
+
+
 def list_leaves(config: DecoderConfig) -> tuple[list[Leaf], Any]:
     """Lists the tree's arrays in its order, with its structure."""
     flat, tree = jax.tree_util.tree_flatten_with_path(decoder.abstract_params(config))
@@ -291,7 +296,7 @@ def _check_tensors(
     for file in files:
         for name, entry in read_header(file).items():
             stored[_published_name(config, name)] = (file, entry)
-    shapes = {name: leaf.stored_shape for leaf in list_leaves(config)[0] for name in leaf.names}
+    shapes = stored_shapes(config)
     for name, shape in shapes.items():
         if name not in stored:
             raise InputError(

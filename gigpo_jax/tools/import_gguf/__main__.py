@@ -12,10 +12,13 @@ import ml_dtypes
 import numpy as np
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.files import check_writable, replace_folder
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import SINGLE
 from gigpo_jax.models.files.save_weights import check_target, write_safetensors
 from gigpo_jax.models.files.weights import check_finite
+from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
 from gigpo_jax.tools.import_gguf.config import make_config, make_generation_config
 from gigpo_jax.tools.import_gguf.reader import GgufFile, open_gguf
 from gigpo_jax.tools.import_gguf.tensors import Source, list_sources, read_tensor
@@ -26,7 +29,6 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "float32": np.dtype(np.float32),
 }
-MARGIN_BYTES = 50_000_000  # of the small files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,18 +69,19 @@ def import_file(file: Path, out: Path, dtype: np.dtype) -> None:
         the folder cannot be written.
     """
     gguf = open_gguf(file)
-    config = make_config(gguf, dtype.name)
-    sources = list_sources(gguf, config)
     contents = {
-        "config.json": config,
+        "config.json": make_config(gguf, dtype.name),
         "generation_config.json": make_generation_config(gguf),
         "tokenizer.json": make_tokenizer(gguf),
         "tokenizer_config.json": make_tokenizer_config(gguf),
     }
     check_target(out)
-    needed = sum(source.size for source in sources) * dtype.itemsize + MARGIN_BYTES
+    check_writable(out.parent, "--out")
     try:
         with replace_folder(out, full=True) as folder:
+            config = _write_contents(folder, gguf, contents)
+            sources = list_sources(gguf, config)
+            needed = sum(source.size for source in sources) * dtype.itemsize
             if (free := shutil.disk_usage(folder).free) < needed:
                 raise InputError(
                     f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free",
@@ -86,7 +89,9 @@ def import_file(file: Path, out: Path, dtype: np.dtype) -> None:
                     value=out,
                     fix="make room or choose another folder",
                 )
-            _write(folder, gguf, sources, contents, dtype)
+            names = [(source.name, source.shape) for source in sources]
+            tensors = _read_all(gguf, sources, dtype)
+            write_safetensors(folder / SINGLE, names, tensors, dtype)
     except OSError as error:
         raise InputError(
             f"cannot be written ({error.strerror})",
@@ -96,27 +101,34 @@ def import_file(file: Path, out: Path, dtype: np.dtype) -> None:
         ) from error
 
 
-def _write(
-    folder: Path,
-    gguf: GgufFile,
-    sources: Sequence[Source],
-    contents: dict[str, dict[str, Any]],
-    dtype: np.dtype,
-) -> None:
-    names = [(source.name, source.shape) for source in sources]
-    write_safetensors(folder / SINGLE, names, _read_all(gguf, sources, dtype), dtype)
+def _write_contents(
+    folder: Path, gguf: GgufFile, contents: dict[str, dict[str, Any]]
+) -> DecoderConfig:
+    """Writes all but the weights; returns the shape of the model.
+
+    Raises InputError if a run would refuse the folder.
+    """
     for name, content in contents.items():
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
+    try:
+        config = read_config(folder)
+        check_vocabulary(load_tokenizer(folder), config.vocab_size, folder)
+    except InputError as error:
+        # The folder is a temporary one: the user knows the file.
+        raise InputError(error.reason, key="FILE", value=gguf.path, fix=error.fix) from error
+    return config
 
 
 def _read_all(gguf: GgufFile, sources: Sequence[Source], dtype: np.dtype) -> Iterator[np.ndarray]:
     for number, source in enumerate(sources):
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {len(sources)} tensors", end="", file=sys.stderr)
-        tensor = read_tensor(gguf, source)
+        # Beyond the range of float16 is infinity.
+        with np.errstate(over="ignore", invalid="ignore"):
+            tensor = np.ascontiguousarray(read_tensor(gguf, source).astype(dtype, copy=False))
         check_finite(gguf.path, source.stored, tensor)
-        yield np.ascontiguousarray(tensor.astype(dtype, copy=False))
+        yield tensor
     if sys.stderr.isatty():
         print(file=sys.stderr)
 

@@ -7,12 +7,26 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.rotary import RopeScaling
-from gigpo_jax.tools.import_gguf.reader import GgufFile
+from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
 
 # Names of classes in transformers; architectures have the name of their `model_type`.
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"  # one for each frequency, in files of Llama 3.1 and later
-NUMBER = (int, float)
+# Features that other models of these architectures have, and the values that turn them off.
+DISABLED_FEATURES = {
+    "expert_count": 0,
+    "rope.scaling.type": "none",
+    "attention.sliding_window": 0,
+    "attention.scale": 0.0,
+}
+SAMPLING = {  # key of generation_config.json -> key of the metadata behind general.sampling
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+STOPS = ("eos", "eot", "eom")  # ends of a text, a turn and a message
 
 
 def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
@@ -33,8 +47,18 @@ def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
             value=gguf.path,
             fix=f"choose a file of {', '.join(CLASSES)}",
         )
+    _refuse_features(gguf)
     heads = gguf.get(f"{name}.attention.head_count", int)
     width = gguf.get(f"{name}.embedding_length", int)
+    head_dim = gguf.fields.get(f"{name}.attention.key_length", width // max(heads, 1))
+    for key in (f"{name}.rope.dimension_count", f"{name}.attention.value_length"):
+        if gguf.fields.get(key, head_dim) != head_dim:
+            raise InputError(
+                f"{key}={gguf.fields[key]} beside heads of {head_dim} is not supported",
+                key="FILE",
+                value=gguf.path,
+                fix="choose a file of another model",
+            )
     config = {
         "architectures": [CLASSES[name]],
         "model_type": name,
@@ -44,10 +68,10 @@ def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
         "num_hidden_layers": gguf.get(f"{name}.block_count", int),
         "num_attention_heads": heads,
         "num_key_value_heads": gguf.fields.get(f"{name}.attention.head_count_kv", heads),
-        "head_dim": gguf.fields.get(f"{name}.attention.key_length", width // heads),
+        "head_dim": head_dim,
         "max_position_embeddings": gguf.get(f"{name}.context_length", int),
-        "rms_norm_eps": _shortest(gguf.get(f"{name}.attention.layer_norm_rms_epsilon", NUMBER)),
-        "rope_theta": _shortest(gguf.fields.get(f"{name}.rope.freq_base", 10_000.0)),
+        "rms_norm_eps": gguf.get(f"{name}.attention.layer_norm_rms_epsilon", float),
+        "rope_theta": gguf.fields.get(f"{name}.rope.freq_base", 10_000.0),
         "vocab_size": gguf.shape("token_embd.weight")[0],
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
         "torch_dtype": dtype,
@@ -57,38 +81,58 @@ def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
         config |= {"attention_bias": False, "mlp_bias": False}
     if (scaling := _read_rope_factors(gguf, config)) is not None:
         config["rope_scaling"] = scaling
-    bos, eos = (gguf.fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos"))
-    return config | {"bos_token_id": bos, "eos_token_id": eos}
+    return config | _token_ids(gguf)
 
 
 def make_generation_config(gguf: GgufFile) -> dict[str, Any]:
-    """Makes generation_config.json; an end of a turn of its own ends a response too."""
-    ids = {
-        kind: gguf.fields.get(f"tokenizer.ggml.{kind}_token_id")
-        for kind in ("bos", "eos", "eot", "padding")
-    }
-    stops = list(dict.fromkeys(ids[kind] for kind in ("eos", "eot") if ids[kind] is not None))
-    eos = stops[0] if len(stops) == 1 else stops or None
+    """Makes generation_config.json: ids of special tokens, and settings of sampling."""
+    content = _token_ids(gguf)
+    for key, name in SAMPLING.items():
+        if (value := gguf.fields.get(f"general.sampling.{name}")) is not None:
+            content |= {"do_sample": True, key: value}
+    return content
+
+
+def _token_ids(gguf: GgufFile) -> dict[str, Any]:
+    """The ids of special tokens; an end of a turn or a message of its own ends a response too."""
+    count = gguf.shape("token_embd.weight")[0]
+    ids = {}
+    for kind in ("bos", "padding", *STOPS):
+        number = gguf.fields.get(f"tokenizer.ggml.{kind}_token_id")
+        if number is not None and (type(number) is not int or not 0 <= number < count):
+            reason = f"tokenizer.ggml.{kind}_token_id={number!r:.60} is none of {count} tokens"
+            raise InputError(reason, key="FILE", value=gguf.path, fix=FIX)
+        ids[kind] = number
+    stops = list(dict.fromkeys(ids[kind] for kind in STOPS if ids[kind] is not None))
+    eos = stops if len(stops) > 1 else next(iter(stops), None)
     return {"bos_token_id": ids["bos"], "eos_token_id": eos, "pad_token_id": ids["padding"]}
 
 
+def _refuse_features(gguf: GgufFile) -> None:
+    for name, value in DISABLED_FEATURES.items():
+        key = f"{gguf.architecture}.{name}"
+        if gguf.fields.get(key, value) != value:
+            raise InputError(
+                f"{key}={gguf.fields[key]!r:.60} is not supported",
+                key="FILE",
+                value=gguf.path,
+                fix="choose a file of another model",
+            )
+
+
 def _read_rope_factors(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any] | None:
-    kind = gguf.fields.get(f"{gguf.architecture}.rope.scaling.type", "none")
-    if kind != "none":
-        raise InputError(
-            f"rope scaling {kind} is not supported",
-            key="FILE",
-            value=gguf.path,
-            fix="choose a file of another model",
-        )
     if ROPE_FACTORS not in gguf.tensors:
         return None
     # The file has the factors alone. All published models have these bounds.
     factors = gguf.read(ROPE_FACTORS)
+    if np.all(factors == 1):
+        return None
     scaling = RopeScaling(float(factors.max()), 1.0, 4.0, 8192)
     half = config["head_dim"] // 2
     plain = config["rope_theta"] ** -(np.arange(half, dtype=np.float32) / half)
-    if not np.allclose(plain / factors, scaling.scale_frequencies(plain), rtol=1e-3):
+    if factors.shape != (half,) or not np.allclose(
+        plain / factors, scaling.scale_frequencies(plain), rtol=1e-3
+    ):
         raise InputError(
             "its rope factors are not those of Llama 3",
             key="FILE",
@@ -96,8 +140,3 @@ def _read_rope_factors(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any]
             fix="choose a file of another model",
         )
     return {"rope_type": "llama3", **asdict(scaling)}
-
-
-def _shortest(value: float) -> float:
-    """Returns the shortest decimal number with this float32 value: 1e-05, not 9.99999974e-06."""
-    return float(str(np.float32(value)))

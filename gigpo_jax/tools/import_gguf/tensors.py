@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.files.weights import stored_shapes
 from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
 
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
@@ -48,22 +49,22 @@ class Source:
         return math.prod(self.shape)
 
 
-def list_sources(gguf: GgufFile, config: dict[str, Any]) -> list[Source]:
+def list_sources(gguf: GgufFile, config: DecoderConfig) -> list[Source]:
     """Lists all tensors of the model.
 
     Args:
       gguf: Open file.
-      config: Content of config.json.
+      config: Shape of the model.
 
     Raises:
       InputError: The file lacks one, or has others.
     """
     names = {f"{stored}.weight": f"{name}.weight" for stored, name in TOP.items()}
-    if not config["tie_word_embeddings"]:
+    if not config.tie_word_embeddings:
         names["output.weight"] = "lm_head.weight"
-    kind = config["model_type"]
+    kind = config.model_type
     layer = LAYER | (NORMED if kind == "qwen3" else {})
-    for number in range(config["num_hidden_layers"]):
+    for number in range(config.num_layers):
         for stored, name in layer.items():
             base = f"model.layers.{number}.{name}"
             names[f"blk.{number}.{stored}.weight"] = f"{base}.weight"
@@ -76,16 +77,17 @@ def list_sources(gguf: GgufFile, config: dict[str, Any]) -> list[Source]:
             fix="choose a file of another model",
         )
     heads = {
-        "attn_q": config["num_attention_heads"],
-        "attn_k": config["num_key_value_heads"],
+        "attn_q": config.num_heads,
+        "attn_k": config.num_kv_heads,
     }
+    shapes = stored_shapes(config)
     sources = []
     for stored, name in names.items():
         part = stored.split(".")[-2]
         permuted = heads.get(part, 0) if kind == "llama" else 0
         shape = gguf.shape(stored)
-        if permuted and shape[0] % (2 * permuted):
-            reason = f"{stored} has {shape[0]} rows for {permuted} heads"
+        if shape != shapes[name]:
+            reason = f"{stored} has shape {list(shape)}, the metadata ask for {list(shapes[name])}"
             raise InputError(reason, key=gguf.path, fix=FIX)
         sources.append(Source(name, stored, shape, permuted))
     return sources

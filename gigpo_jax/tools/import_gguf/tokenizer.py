@@ -10,6 +10,7 @@ from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
 NORMAL = 1
 CONTROL = 3
 USER_DEFINED = 4
+DIGITS = {"type": "Digits", "individual_digits": True}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
@@ -23,6 +24,7 @@ def _split(pattern: str) -> list[dict[str, Any]]:
     return [split, BYTE_LEVEL | {"use_regex": False}]
 
 
+_GPT2 = [BYTE_LEVEL | {"use_regex": True}]
 _QWEN, _LLAMA = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
     + digits
@@ -31,15 +33,12 @@ _QWEN, _LLAMA = (
 )
 # What splits a text before byte-pair encoding, by the name in the metadata.
 SPLITS: Mapping[str, list[dict[str, Any]]] = {
-    "default": [BYTE_LEVEL | {"use_regex": True}],
-    "gpt-2": [BYTE_LEVEL | {"use_regex": True}],
-    "smollm": [
-        {"type": "Digits", "individual_digits": True},
-        BYTE_LEVEL | {"use_regex": True},
-    ],
-    "qwen2": _split(_QWEN),
-    "llama-bpe": _split(_LLAMA),
+    **dict.fromkeys(("gpt-2", "phi-2"), _GPT2),
+    **{name: [DIGITS, *_GPT2] for name in ("smollm", "starcoder", "refact", "command-r")},
+    **{name: _split(_QWEN) for name in ("qwen2", "deepseek-r1-qwen")},
+    **{name: _split(_LLAMA) for name in ("llama-bpe", "llama3", "llama-v3")},
 }
+UNNAMED = "default"  # as in old files, which have no name
 
 
 def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
@@ -49,7 +48,10 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
       InputError: The tokenizer is of another kind, or damaged.
     """
     kind = gguf.get("tokenizer.ggml.model", str)
-    split = gguf.fields.get("tokenizer.ggml.pre", "default")
+    split = str(gguf.fields.get("tokenizer.ggml.pre", UNNAMED))
+    # All Qwen models have one kind; those of llama differ.
+    if split == UNNAMED and gguf.architecture != "llama":
+        split = "qwen2"
     if kind != "gpt2" or split not in SPLITS:
         raise InputError(
             f"the tokenizer {kind} with the splits {split} is not supported",
@@ -86,7 +88,7 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        "normalizer": {"type": "NFC"} if split == "qwen2" else None,
+        "normalizer": {"type": "NFC"} if SPLITS[split] == SPLITS["qwen2"] else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": SPLITS[split]},
         "post_processor": _add_bos(gguf, tokens),
         "decoder": {
@@ -103,7 +105,7 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": split == "llama-bpe",
+            "ignore_merges": SPLITS[split] == SPLITS["llama-bpe"],
             "vocab": vocabulary,
             "merges": merges,
         },

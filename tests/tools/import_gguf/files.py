@@ -1,6 +1,8 @@
 """Small GGUF files with random weights and a byte-level tokenizer, as the package gguf writes them."""
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -18,6 +20,14 @@ MERGES = ("h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "12 3")
 # Bytes of a block that hold its float16 scales; any other bytes are weights.
 K_SCALES = {"Q4_K": (0, 4), "Q5_K": (0, 4), "Q6_K": (208, 210)}
 
+ADD = {
+    bool: gguf.GGUFWriter.add_bool,
+    int: gguf.GGUFWriter.add_uint32,
+    float: gguf.GGUFWriter.add_float32,
+    str: gguf.GGUFWriter.add_string,
+    list: gguf.GGUFWriter.add_array,
+}
+
 
 def write_gguf(
     path: Path,
@@ -27,8 +37,14 @@ def write_gguf(
     split: str = "smollm",
     tied: bool = True,
     bos: bool = False,
+    changes: dict[str, Any] | None = None,
+    tensors: dict[str, np.ndarray | None] | None = None,
 ) -> Path:
-    """Writes a file whose matrices have a type and whose other tensors are F32."""
+    """Writes a file whose matrices have a type and whose other tensors are F32.
+
+    `weights` of several types, with "+" between them, are taken in turn. `changes` are other values
+    of the metadata and `tensors` other tensors; None leaves one out.
+    """
     head_dim = HEAD_DIMS[architecture]
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(LAYERS)
@@ -58,13 +74,24 @@ def write_gguf(
     writer.add_pad_token_id(0)
     writer.add_add_bos_token(bos)
     writer.add_chat_template(TEMPLATE)
+    for key, value in (changes or {}).items():
+        writer.kv_data[0].pop(key, None)
+        if value is not None:
+            ADD[type(value)](writer, key, value)
     rng = np.random.default_rng(0)
+    kinds = itertools.cycle(weights.split("+"))
+    others = tensors or {}
+    for name, array in others.items():
+        if array is not None:
+            writer.add_tensor(name, array)
     for name, shape in list_shapes(architecture, len(tokens), tied=tied).items():
+        if name in others:
+            continue
         if len(shape) == 1:
             offset = 1.0 if "norm" in name else 0.0
             writer.add_tensor(name, (offset + 0.1 * rng.standard_normal(shape)).astype("f4"))
         else:
-            add_matrix(writer, name, rng, shape, weights)
+            add_matrix(writer, name, rng, shape, next(kinds))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

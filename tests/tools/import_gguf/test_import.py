@@ -2,9 +2,9 @@
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def our_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
 def test_logits_are_those_of_transformers_reading(tmp_path, architecture, tied):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    write_gguf(tmp_path / "m.gguf", architecture=architecture, tied=tied)
+    write_gguf(tmp_path / "m.gguf", architecture=architecture, tied=tied, weights="+".join(TYPES))
     folder = run_import(tmp_path / "m.gguf", tmp_path / "out")
     ids = np.random.default_rng(1).integers(0, 260, (2, 24))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
@@ -105,63 +105,177 @@ def test_places_that_fill_the_matrix_are_no_tokens(tmp_path):
     assert len(vocabulary) == 3 + 256 + 7
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1000])
-
-
-def cut_in_header(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:700])
-
-
-def other_file(file: Path) -> None:
-    file.write_bytes(b"PK\x03\x04" + bytes(100))
-
-
-def other_architecture(file: Path) -> None:
-    write_gguf(file, architecture="gemma")
-
-
-def other_tokenizer(file: Path) -> None:
-    write_gguf(file, split="tekken")
-
-
-def other_type(file: Path) -> None:
-    write_gguf(file, weights="TQ2_0")
-
-
-def no_file(file: Path) -> None:
-    file.unlink()
+def refuse(capsys: pytest.CaptureFixture[str], file: Path, out: Path, *flags: str) -> str:
+    """Imports what cannot be imported; returns the line that says why."""
+    before = sorted(path.name for path in out.parent.iterdir())
+    capsys.readouterr()
+    assert main([str(file), f"--out={out}", *flags]) == 2
+    assert sorted(path.name for path in out.parent.iterdir()) == before
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("gigpo import: ")
+    assert printed.err.count("\n") == 1
+    # Not the name of the temporary folder that was tried.
+    assert "/new" not in printed.err
+    return printed.err
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("changes", "tensors", "message"),
     [
-        (cut, "cut short"),
-        (cut_in_header, "cut short"),
-        (other_file, "is no GGUF file"),
-        (other_architecture, "the architecture gemma is not supported"),
-        (other_tokenizer, "splits tekken is not supported"),
-        (other_type, "TQ2_0"),
-        (no_file, "no such file"),
+        ({"general.architecture": "gemma"}, {}, "the architecture gemma is not supported"),
+        ({}, {"blk.0.ffn_up.weight": None}, "has no tensor blk.0.ffn_up.weight"),
+        ({}, {"blk.0.attn_q.bias": np.zeros(256, "f4")}, "has tensors that llama does not have"),
+        ({}, {"output_norm.weight": np.zeros(255, "f4")}, "output_norm.weight has shape [255]"),
+        ({}, {"output_norm.weight": np.full(256, np.nan, "f4")}, "NaN or infinite"),
+        ({}, {"output_norm.weight": np.zeros(256, "f8")}, "has the type F64"),
+        ({}, {"rope_freqs.weight": np.arange(1, 17, dtype="f4")}, "not those of Llama 3"),
+        ({"llama.attention.head_count": 0}, {}, "num_attention_heads=0 must be a whole number"),
+        ({"llama.attention.head_count": [8, 8]}, {}, "llama.attention.head_count is [8, 8]"),
+        ({"llama.attention.head_count_kv": 3}, {}, "num_kv_heads=3 must divide num_heads=8"),
+        ({"llama.attention.head_count_kv": 2}, {}, "blk.0.attn_k.weight has shape [128, 256]"),
+        ({"llama.embedding_length": None}, {}, "has no llama.embedding_length"),
+        ({"llama.block_count": 3}, {}, "has no tensor blk.2.attn_norm.weight"),
+        ({"llama.block_count": 2**31}, {}, "num_hidden_layers=2147483648 must be"),
+        ({"llama.expert_count": 8}, {}, "llama.expert_count=8 is not supported"),
+        ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.type='yarn'"),
+        ({"llama.rope.dimension_count": 16}, {}, "llama.rope.dimension_count=16 beside heads of"),
+        ({"tokenizer.ggml.model": "llama"}, {}, "the tokenizer llama with the splits"),
+        ({"tokenizer.ggml.model": None}, {}, "has no tokenizer.ggml.model"),
+        ({"tokenizer.ggml.pre": "tekken"}, {}, "splits tekken is not supported"),
+        ({"tokenizer.ggml.pre": None}, {}, "splits default is not supported"),
+        ({"tokenizer.ggml.tokens": None}, {}, "has no tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.merges": ["h zz"]}, {}, "tokenizer files cannot be read"),
+        ({"tokenizer.ggml.merges": ["h"]}, {}, "its tokenizer is damaged"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, {}, "its tokenizer is damaged"),
+        ({"tokenizer.ggml.eos_token_id": 10_000}, {}, "eos_token_id=10000 is none of 288 tokens"),
+        ({"tokenizer.ggml.eot_token_id": 10_000}, {}, "eot_token_id=10000 is none of 288 tokens"),
+        ({"tokenizer.chat_template": "{% for"}, {}, "chat template"),
     ],
 )
-def test_what_cannot_be_read_is_one_line_and_leaves_nothing(tmp_path, capsys, damage, message):
-    file = write_gguf(tmp_path / "m.gguf")
-    damage(file)
-    assert main([str(file), "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir() if path != file] == []
+def test_files_of_other_kinds_are_refused(tmp_path, capsys, changes, tensors, message):
+    file = write_gguf(tmp_path / "m.gguf", changes=changes, tensors=tensors)
+    assert message in refuse(capsys, file, tmp_path / "out")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatch):
+def test_other_types_are_refused_and_numbers_beyond_a_dtype(tmp_path, capsys):
+    file = write_gguf(tmp_path / "m.gguf", weights="TQ2_0")
+    assert "has the type TQ2_0" in refuse(capsys, file, tmp_path / "out")
+    file = write_gguf(file, tensors={"output_norm.weight": np.full(256, 1e5, "f4")})
+    line = refuse(capsys, file, tmp_path / "out", "--dtype=float16")
+    assert "output_norm.weight has NaN or infinite values in float16" in line
+    run_import(file, tmp_path / "out", "bfloat16")
+
+
+def test_broken_files_are_refused(tmp_path, capsys):
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
+    file = tmp_path / "m.gguf"
+
+    def refuse_bytes(content: bytes) -> str:
+        file.write_bytes(content)
+        return refuse(capsys, file, tmp_path / "out")
+
+    assert "is no GGUF file" in refuse_bytes(b"")
+    assert "is no GGUF file" in refuse_bytes(b"PK\3\4" + whole[4:])
+    assert "version 1, known are 2 and 3" in refuse_bytes(b"GGUF\1\0\0\0" + whole[8:])
+    # As a big-endian machine writes 3.
+    assert "version 50331648" in refuse_bytes(b"GGUF\0\0\0\3" + whole[8:])
+    # Wherever the file ends: in its metadata, its list of tensors or its tensors.
+    for end in [*range(4, 400, 7), *np.linspace(400, len(whole) - 1, 40).astype(int)]:
+        assert "broken or cut short" in refuse_bytes(whole[:end])
+    # Counts of tensors, of keys, and of the letters of the first key; and an array of numbers.
+    counts = (8, 16, 24, whole.index(b"token_type") + len("token_type") + 8)
+    for place in counts:
+        for count in (2**63, 2**64 - 1, 10**9):
+            counted = whole[:place] + struct.pack("<Q", count) + whole[place + 8 :]
+            assert "broken or cut short" in refuse_bytes(counted)
+    # Arrays in arrays without end.
+    nested = struct.pack("<IQ", 9, 1) * 5000
+    key = struct.pack("<QQQ", 0, 1, 1) + b"k" + struct.pack("<I", 9)
+    assert "broken or cut short" in refuse_bytes(b"GGUF\3\0\0\0" + key + nested)
+    file.unlink()
+    assert "no such file" in refuse(capsys, file, tmp_path / "out")
+    assert "no such file" in refuse(capsys, tmp_path, tmp_path / "out")
+
+
+def test_flipped_bytes_never_end_in_a_traceback(tmp_path, capsys, seed):
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
+    header = whole.index(b"blk.1.ffn_down.weight")
+    rng = np.random.default_rng(seed)
+    statuses = []
+    for _ in range(60):
+        content = bytearray(whole)
+        content[rng.integers(4, header)] ^= int(rng.integers(1, 256))
+        (tmp_path / "m.gguf").write_bytes(content)
+        statuses.append(main([str(tmp_path / "m.gguf"), f"--out={tmp_path / 'out'}"]))
+        capsys.readouterr()
+    assert {*statuses} == {0, 2}
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, monkeypatch, small_disk):
     file = write_gguf(tmp_path / "m.gguf")
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 1000))
-    assert main([str(file), "--out", str(tmp_path / "out")]) == 2
-    assert "GB are free" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    disk = small_disk(2000)
+    assert "GB are free" in refuse(capsys, file, disk / "out")
+    # Others take the room in the meantime.
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert "cannot be written (No space left" in refuse(capsys, file, disk / "out")
+    assert [*disk.iterdir()] == []
+
+
+def test_a_missing_package_has_an_install_line(tmp_path, capsys, monkeypatch):
+    file = write_gguf(tmp_path / "m.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    line = refuse(capsys, file, tmp_path / "out")
+    assert "needs the package gguf" in line
+    assert "; pip install --no-deps gguf" in line
+
+
+def test_settings_come_from_the_metadata(tmp_path):
+    changes = {"tokenizer.ggml.eot_token_id": 1, "general.sampling.temp": 0.7}
+    folder = run_import(write_gguf(tmp_path / "m.gguf", changes=changes), tmp_path / "out")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["rms_norm_eps"], config["rope_theta"]) == (1e-5, 10_000)
+    assert (config["bos_token_id"], config["pad_token_id"]) == (1, 0)
+    assert json.loads((folder / "generation_config.json").read_text()) == {
+        "bos_token_id": 1,
+        "eos_token_id": [2, 1],
+        "pad_token_id": 0,
+        "do_sample": True,
+        "temperature": 0.7,
+    }
+    assert load_tokenizer(folder).stop_token_ids == (2, 1)
+
+
+def test_the_scaling_of_llama_3_is_read_from_its_divisors(tmp_path):
+    frequencies = 10_000.0 ** -(np.arange(0, 32, 2) / 32)
+    share = np.clip((8192 * frequencies / (2 * np.pi) - 1) / (4 - 1), 0, 1)
+    factors = (1 / (share + (1 - share) / 32)).astype("f4")
+    file = write_gguf(tmp_path / "m.gguf", tensors={"rope_freqs.weight": factors})
+    scaling = load_hf(run_import(file, tmp_path / "out"))[0].rope_scaling
+    assert scaling is not None
+    assert (scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor) == (32, 1, 4)
+    assert scaling.original_max_position_embeddings == 8192
+    write_gguf(file, tensors={"rope_freqs.weight": np.ones(16, "f4")})
+    assert load_hf(run_import(file, tmp_path / "out"))[0].rope_scaling is None
+
+
+def test_texts_are_split_as_the_metadata_say(tmp_path):
+    """Digits one by one, all together, or three at a time; here 12 and 123 are tokens."""
+    wanted = {
+        "smollm": ["1", "2", "3", "1", "2", "3"],
+        "gpt-2": ["123", "123"],
+        "llama-bpe": ["123", "123"],
+        "qwen2": ["1", "2", "3", "1", "2", "3"],
+    }
+    behind_zero = {"gpt-2": ["0", "123"], "llama-bpe": ["0", "12", "3"]}
+    for split, tokens in wanted.items():
+        folder = run_import(write_gguf(tmp_path / "m.gguf", split=split), tmp_path / "out")
+        tokenizer = load_tokenizer(folder)
+        assert [tokenizer.token(index) for index in tokenizer.encode("123123")] == tokens
+        if split in behind_zero:
+            pieces = [tokenizer.token(index) for index in tokenizer.encode("0123")]
+            assert pieces == behind_zero[split]
 
 
 def test_a_model_path_that_is_a_gguf_file_names_the_command(tmp_path):
