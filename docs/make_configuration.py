@@ -6,12 +6,13 @@
 from pathlib import Path
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import KEYS, Key
+from gigpo_jax.config.keys import CORE, PARTS, Key
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.envs.entry_types import Option
 from gigpo_jax.envs.registry import ENVIRONMENTS, INCOMING
 from gigpo_jax.rl.algorithms import ALGORITHMS
 
+TABLE = "| key | default | values | meaning |\n|---|---|---|---|\n"
 HEAD = """# Configuration
 
 `--config=` takes a file, or the name of a packaged config. A packaged config is a file under `configs/`, such as
@@ -48,8 +49,11 @@ with + may grow. Keys marked with ~ may have other values for single environment
 
 `gigpo keys PATTERN` prints keys, options and settings with PATTERN in their name or meaning.
 
-| key | default | values | meaning |
-|---|---|---|---|
+"""
+PARTS_HEAD = """
+## Keys of parts
+
+Most runs need none of these.
 """
 SECTIONS = """
 ## Options of the environments
@@ -92,7 +96,14 @@ LONG_REQUIREMENTS = {
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, *(_row(name, key) for name, key in KEYS.items()), SECTIONS]
+    parts = [HEAD, TABLE, *(_row(name, key) for name, key in CORE.items()), PARTS_HEAD]
+    for title, part in PARTS.items():
+        title = title[0].upper() + title[1:]
+        parts += [
+            f"\n### {title}\n\n{TABLE}",
+            *(_row(name, key) for name, key in part.keys.items()),
+        ]
+    parts.append(SECTIONS)
     incoming = {f"{name}:ID": make_entry("ID") for name, make_entry in INCOMING.items()}
     for name, environment in sorted({**ENVIRONMENTS, **incoming}.items()):
         parts.append(

@@ -1,10 +1,17 @@
-"""Every key of the config: default, meaning, allowed values, and the rules of a resumed run."""
+"""The keys of the config: default, meaning, allowed values, and the rules of a resumed run.
 
+`CORE` has the keys of every run. A part that few runs use declares its keys, and checks them, in a
+module of its own, a `Part` of `PARTS`; environments and algorithms declare options and settings.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.core.settings import (
     FRACTION,
     NOT_NEGATIVE,
@@ -16,15 +23,10 @@ from gigpo_jax.core.settings import (
     one_of,
     tuple_of,
 )
-from gigpo_jax.env_bridge.plans import PLANS
-from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.optimizer import OPTIMIZERS, SCHEDULES
 from gigpo_jax.rl.ratios import Correction, Ratio
-
-LORA_TARGETS = tuple(TARGETS)
-
 
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 # jax keeps 32 bits of a seed, so larger ones would repeat; numpy takes no negative ones.
@@ -67,17 +69,31 @@ class Key(Setting):
         return self.may_change or (self.may_grow and new_value > old_value)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a part of a run adds to the config.
+
+    Attributes:
+      keys: Its keys by dotted name.
+      check: (config, whether parameters will be updated) -> None. It checks the whole config and
+        raises InputError.
+      check_environment: (config with one environment alone, config of the run) -> None. It checks
+        each environment of a run.
+    """
+
+    keys: Mapping[str, Key]
+    check: Callable[[ConfigDict, bool], None] | None = None
+    check_environment: Callable[[ConfigDict, ConfigDict], None] | None = None
+
+
 WEIGHT = Key(
     1.0,
     "share of the environment in the groups of an iteration, as a ratio to the other weights",
     POSITIVE,
 )
-KEYS: dict[str, Key] = {
+CORE: dict[str, Key] = {
     "seed": Key(0, "seed of the task order, the sampling keys and the initial weights", SEED),
     "distributed": Key(False, "whether several hosts run this program together (jax.distributed)"),
-    "agent": Key(
-        "plain", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
-    ),
     "log.to": Key(
         ("tensorboard",),
         "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/loggers.md)",
@@ -128,34 +144,7 @@ KEYS: dict[str, Key] = {
         "chat_STYLE: one conversation an episode; or module:NAME",
         mixes=True,
     ),
-    "env.context": Key(
-        "drop_oldest",
-        "rule for conversations that are full; drop_oldest: they lose their oldest steps; "
-        "summary: the policy summarises them (docs/conversations.md)",
-        one_of("drop_oldest", "summary"),
-        mixes=True,
-    ),
-    "env.plan": Key(
-        "none",
-        "plan that prompts show; subgoal: kept or switched by each response; strategy: written "
-        "before the episode; belief: what is known, in each response (docs/plans.md)",
-        one_of(*PLANS),
-        mixes=True,
-    ),
     "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),
-    "env.resample_turns": Key(
-        0,
-        "largest number of times that a turn of training is sampled again, because its uncertainty "
-        "is nearly that of the turn before; 0: never (docs/tasks.md)",
-        NOT_NEGATIVE,
-        mixes=True,
-    ),
-    "env.resample_change": Key(
-        0.3,
-        "change of the uncertainty, in nats a token, below which a turn is sampled again",
-        POSITIVE,
-        mixes=True,
-    ),
     "env.invalid_penalty": Key(
         0.1,
         "penalty that a step with an invalid response loses from its reward",
@@ -209,29 +198,6 @@ KEYS: dict[str, Key] = {
         "switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning "
         "block",
     ),
-    "model.shape.hidden_size": Key(
-        128,
-        "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
-        POSITIVE,
-    ),
-    "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
-    "model.shape.num_layers": Key(4, "number of decoder layers", POSITIVE),
-    "model.shape.num_heads": Key(4, "number of query heads", POSITIVE),
-    "model.shape.num_kv_heads": Key(2, "number of key and value heads", POSITIVE),
-    "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
-    "model.shape.initializer_range": Key(
-        0.02, "standard deviation of random weight matrices, also in the vision tower", POSITIVE
-    ),
-    "model.shape.vision.depth": Key(
-        0,
-        "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
-        NOT_NEGATIVE,
-    ),
-    "model.shape.vision.hidden_size": Key(64, "width of the vision tower", POSITIVE),
-    "model.shape.vision.intermediate_size": Key(
-        128, "inner width of the tower's feed-forward layers", POSITIVE
-    ),
-    "model.shape.vision.num_heads": Key(4, "number of attention heads in the tower", POSITIVE),
     "model.param_dtype": Key(
         "float32", "type of stored parameters; training all of them requires float32", DTYPE
     ),
@@ -239,26 +205,6 @@ KEYS: dict[str, Key] = {
     "model.replay_routes": Key(
         False,
         "whether updates send each token through the experts of its rollout (docs/scaling.md)",
-    ),
-    "model.lora.rank": Key(
-        0, "rank of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE
-    ),
-    "model.lora.alpha": Key(
-        32.0, "scale of the adapter: its output is multiplied by alpha / rank", POSITIVE
-    ),
-    "model.lora.targets": Key(
-        LORA_TARGETS,
-        "linear layers with an adapter",
-        Rule(
-            f"one or more of {', '.join(LORA_TARGETS)}, each once",
-            lambda value: 0 < len(value) == len(set(value)) and set(value) <= set(LORA_TARGETS),
-        ),
-    ),
-    "model.lora.vision": Key(
-        False, "whether linear layers of the vision tower's blocks have an adapter too"
-    ),
-    "model.lora.path": Key(
-        "", 'adapter in PEFT\'s layout to start from; "": one that changes nothing'
     ),
     "model.unroll": Key(
         1,
@@ -325,51 +271,7 @@ KEYS: dict[str, Key] = {
         "read again (docs/conversations.md); auto: True for conversations read in chunks",
         auto=True,
     ),
-    "engine.entropies": Key(
-        False,
-        "whether responses have entropies of their tokens, which train.fork_choice=entropy and "
-        "env.resample_turns read in place of estimates",
-    ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
-    # servers of engine.name=jax_server (docs/engine_server.md) and vllm
-    "engine.urls": Key(
-        "",
-        'running servers, as "http://a:8000,http://b:8000"; key in GIGPO_API_KEY or, for vllm, '
-        'VLLM_API_KEY; "": the run starts some (vllm)',
-        may_change=True,
-    ),
-    "engine.weights_dir": Key(
-        "",
-        'folder shared with the servers for new weights; "": over HTTP (jax_server), or a folder '
-        "in memory (vllm)",
-        may_change=True,
-    ),
-    "engine.connect_timeout_s": Key(
-        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
-    ),
-    "engine.request_timeout_s": Key(
-        600.0, "time limit for one response of a server", POSITIVE, may_change=True
-    ),
-    "engine.push_timeout_s": Key(
-        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
-    ),
-    "engine.vllm.servers": Key(1, "number of servers to start", POSITIVE, may_change=True),
-    "engine.vllm.python": Key(
-        ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
-    ),
-    "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
-    "engine.vllm.cache_gib": Key(
-        1.0, "size of the KV cache of a server on CPUs, in GiB", POSITIVE, may_change=True
-    ),
-    "engine.vllm.gpu_memory_fraction": Key(
-        0.85, "fraction of a GPU's memory for a server", POSITIVE_FRACTION, may_change=True
-    ),
-    "engine.vllm.start_timeout_s": Key(
-        600.0, "time limit for the start of a server", POSITIVE, may_change=True
-    ),
-    "engine.vllm.restarts": Key(
-        3, "largest number of restarts of dead servers in a run", NOT_NEGATIVE, may_change=True
-    ),
     "sampling.temperature": Key(1.0, "temperature of training rollouts", POSITIVE),
     "sampling.top_p": Key(1.0, "probability mass of nucleus sampling; 1: off", POSITIVE_FRACTION),
     "sampling.top_k": Key(-1, "number of most probable tokens to sample from; -1: off", COUNT),
@@ -384,13 +286,6 @@ KEYS: dict[str, Key] = {
         512,
         "largest number of tokens in a response; longer ones are truncated",
         POSITIVE,
-        mixes=True,
-    ),
-    "sampling.max_summary_tokens": Key(
-        0,
-        "largest number of tokens in a summary of env.context=summary or a strategy of "
-        "env.plan=strategy; 0: sampling.max_response_tokens",
-        NOT_NEGATIVE,
         mixes=True,
     ),
     "sampling.stop": Key(
@@ -488,24 +383,6 @@ KEYS: dict[str, Key] = {
         auto=True,
     ),
     "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION, auto=True),
-    # critic: AdamW as the policy's, at a constant rate
-    "critic.kind": Key(
-        "none",
-        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
-        one_of("none", "model", "head"),
-        auto=True,
-    ),
-    "critic.path": Key(
-        "", 'model folder or exported critic to start from; "": the weights of model.path'
-    ),
-    "critic.lr": Key(1e-5, "learning rate; a value head alone needs a higher one", POSITIVE),
-    "critic.clip": Key(
-        0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
-    ),
-    "critic.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
-    "critic.warmup_iterations": Key(
-        0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
-    ),
     # optimizer, in float32
     "optim.name": Key(
         "adamw",
@@ -557,20 +434,6 @@ KEYS: dict[str, Key] = {
     ),
     "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
     "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
-    "train.strategy_episodes": Key(
-        1,
-        "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
-        POSITIVE,
-    ),
-    "train.experience": Key(
-        0,
-        "number of iterations before prompts show lessons of earlier episodes, which the policy "
-        "writes from the first one on; 0: none are written (docs/experience.md)",
-        NOT_NEGATIVE,
-    ),
-    "train.experience_capacity": Key(
-        100, "largest number of lessons of each zone: strategies, warnings", POSITIVE
-    ),
     "train.refill_groups": Key(
         0,
         "largest number of replacements of a group whose episodes all end alike by a group of "
@@ -582,32 +445,6 @@ KEYS: dict[str, Key] = {
         "fraction of a group's episodes that must end; then the others are cancelled; 1: off "
         "(docs/scaling.md)",
         POSITIVE_FRACTION,
-    ),
-    "train.forks": Key(
-        0,
-        "number of a task's episodes that begin in states of its other episodes (docs/forks.md)",
-        NOT_NEGATIVE,
-    ),
-    "train.fork_choice": Key(
-        "uncertainty",
-        "states that forks begin in: those of the least certain values (uncertainty), of any visit "
-        "(uniform), of the least certain responses (entropy)",
-        one_of("uncertainty", "uniform", "entropy"),
-    ),
-    "train.expert_starts": Key(
-        0,
-        "number of iterations after which episodes begin one action of an expert earlier, at first "
-        "before its last one; 0: off (docs/forks.md)",
-        NOT_NEGATIVE,
-    ),
-    "train.earlier_starts": Key(
-        0.0,
-        "fraction of groups that begin in states of earlier iterations' episodes, rounded down; 0: "
-        "off (docs/forks.md)",
-        DECAY,
-    ),
-    "train.earlier_states": Key(
-        256, "number of newest states that train.earlier_starts draws from", POSITIVE
     ),
     "train.curriculum": Key(
         "none",
@@ -641,16 +478,6 @@ KEYS: dict[str, Key] = {
     "train.save_rollouts": Key(
         10, "number of iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True
     ),
-    "sft.episodes": Key(4000, "number of demonstrations", POSITIVE),
-    "sft.epochs": Key(1, "number of passes over the demonstrations", POSITIVE),
-    "sft.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
-    "sft.checkpoint_every": Key(
-        200, "number of updates between checkpoints", POSITIVE, may_change=True
-    ),
-    "sft.learn_prompts": Key(
-        False,
-        "whether the loss predicts prompts too, which teaches a model from random weights to read",
-    ),
     "eval.every": Key(
         5,
         "number of iterations between evaluations; 0: before and after training only",
@@ -660,50 +487,54 @@ KEYS: dict[str, Key] = {
         "", "frozen evaluation set: its name or JSON file (docs/alfworld.md)", mixes=True
     ),
     "eval.tasks": Key(0, "number of the panel's first tasks to evaluate; 0: all", NOT_NEGATIVE),
-    "eval.trials": Key(
-        1,
-        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
-        "(docs/agents.md)",
-        POSITIVE,
-        auto=True,
-    ),
-    "eval.examples": Key(
-        1,
-        "number of examples of each task type in prompts of react and reflexion",
-        NOT_NEGATIVE,
-        may_change=True,
-    ),
     "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
-    # the endpoint of gigpo serve, and of a harness (docs/serve.md); gigpo engine
-    "serve.host": Key(
-        "127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True
-    ),
-    "serve.port": Key(0, "port to listen on; 0: any free one", PORT, may_change=True),
-    "serve.max_sessions": Key(
-        1024,
-        "largest number of sessions that programs may have open at once (gigpo serve)",
-        POSITIVE,
-        may_change=True,
-    ),
-    "serve.session_timeout_s": Key(
-        600.0,
-        "time without a request after which a session is abandoned",
-        POSITIVE,
-        may_change=True,
-    ),
-    "serve.request_timeout_s": Key(600.0, "time limit for one response", POSITIVE, may_change=True),
-    "serve.clamp": Key(
-        False,
-        "whether limits, sampling settings and model names of requests give way to those of the "
-        "run, in place of a refusal; for agents that are not changed",
-        may_change=True,
-    ),
     "checkpoint.every": Key(
         10, "number of iterations between checkpoints", POSITIVE, may_change=True
     ),
     "checkpoint.keep": Key(2, "number of checkpoints kept", POSITIVE, may_change=True),
 }
+
+PARTS: ReferenceTable[Part] = ReferenceTable(
+    {
+        "servers": "gigpo_jax.engines.remote.keys:PART",
+        "vLLM servers": "gigpo_jax.engines.vllm.keys:PART",
+        "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
+        "adapter": "gigpo_jax.learner.adapter_keys:PART",
+        "critic": "gigpo_jax.learner.critic_keys:PART",
+        "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
+        "plans": "gigpo_jax.rollout.plan_keys:PART",
+        "summaries": "gigpo_jax.rollout.summary_keys:PART",
+        "lessons": "gigpo_jax.learner.experience_keys:PART",
+        "turns sampled again": "gigpo_jax.rollout.resample_keys:PART",
+        "agents": "gigpo_jax.rollout.agent_keys:PART",
+        "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
+    }
+)
+
+
+class _KeyTable(Mapping[str, Key]):
+    """The keys of core and parts."""
+
+    @functools.cached_property
+    def _keys(self) -> dict[str, Key]:
+        # Not on import: a part imports the declarations above.
+        keys = dict(CORE)
+        for part in PARTS.values():
+            keys |= part.keys
+        return keys
+
+    def __getitem__(self, name: str) -> Key:
+        return self._keys[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+KEYS = _KeyTable()
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

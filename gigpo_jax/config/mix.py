@@ -4,6 +4,7 @@ Each has a label, and a config of the run with this environment alone.
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,10 +24,14 @@ OPTIONS = {
     "sft.demonstrator": "expert_options",
 }
 MIX = "env.mix"
-_MIXED_KEYS = [name for name, key in KEYS.items() if key.mixes]
-# KEY of env.mix.LABEL.KEY -> the key of the run that has another value for this environment
-RUN_KEYS = {name.rpartition(".")[2]: name for name in (*_MIXED_KEYS, *OPTIONS)}
 _NAME = re.compile(rf"{re.escape(MIX)}\.\w+\.name")
+
+
+@functools.cache
+def run_keys() -> Mapping[str, str]:
+    """KEY of env.mix.LABEL.KEY -> the key of the run that it replaces for this environment."""
+    mixed_keys = [name for name, key in KEYS.items() if key.mixes]
+    return {name.rpartition(".")[2]: name for name in (*mixed_keys, *OPTIONS)}
 
 
 def fill_mix(config: ConfigDict) -> None:
@@ -106,7 +111,7 @@ def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
         # Otherwise the member would be a mix again.
         member.env.mix = ConfigDict()
         member.env.name = label
-        for key, run_key in RUN_KEYS.items():
+        for key, run_key in run_keys().items():
             # Options of the run are for no environment of the mix: one that has none of its own
             # in `env.mix` keeps its defaults.
             if run_key in OPTIONS or key in section:
@@ -156,7 +161,7 @@ def _key_in_mix(key: str, label: str) -> str:
 
     Keys that `env.mix` does not replace stay.
     """
-    for name, run_key in RUN_KEYS.items():
+    for name, run_key in run_keys().items():
         prefix = f"config.{run_key}"
         if key == prefix or key.startswith(f"{prefix}."):
             return f"config.{MIX}.{label}.{name}{key.removeprefix(prefix)}"
@@ -199,7 +204,7 @@ def environment_types(config: ConfigDict) -> dict[str, type]:
 def member_keys() -> Mapping[str, Key]:
     """The keys of an environment of `env.mix`, beside its options."""
     keys = {"weight": WEIGHT}
-    for name, run_key in RUN_KEYS.items():
+    for name, run_key in run_keys().items():
         if run_key in KEYS:
             keys[name] = KEYS[run_key]
     return keys

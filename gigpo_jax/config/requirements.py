@@ -1,9 +1,13 @@
 """Conditions on single keys, which raise an InputError with key, value and fix."""
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS, value_of
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.references import load_reference
+from gigpo_jax.rl.algorithms import find_algorithm
 
 LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 
@@ -23,6 +27,27 @@ def require_default(config: ConfigDict, name: str, reader: str) -> None:
     # Its value and not its presence: a resolved config has every key.
     is_default = value_of(config, name) == KEYS[name].default
     require(is_default, config, name, f"not read by {reader}", "leave it out")
+
+
+def algorithm_signals(config: ConfigDict) -> list[Any]:
+    """The classes of the signals that the algorithm of a config names."""
+    names = find_algorithm(config.rl.algorithm, config.rl.settings).signals
+    # By name: only a run whose algorithm has signals imports the learner for its checks.
+    return [load_reference(name, key="config.rl.algorithm") for name in names]
+
+
+def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
+    """Raises an InputError for an algorithm that cannot have turns without a step.
+
+    Args:
+      config: Config with one environment.
+      key: Key that makes such turns.
+      text: What they are, for the message.
+      fix: Advice for the message.
+    """
+    for signal in algorithm_signals(config):
+        reason = signal.reads_steps_alone.format(text)
+        require(not reason, config, key, f"{config.rl.algorithm} {reason}", fix)
 
 
 def host_of(url: str) -> str:

@@ -1,0 +1,83 @@
+"""Config keys of runs whose engine is servers."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part, value_of
+from gigpo_jax.config.requirements import LOOPBACK, host_of, require, require_urls
+from gigpo_jax.core.settings import POSITIVE
+
+KEYS = {
+    "engine.urls": Key(
+        "",
+        'running servers, as "http://a:8000,http://b:8000"; key in GIGPO_API_KEY or, for vllm, '
+        'VLLM_API_KEY; "": the run starts some (vllm)',
+        may_change=True,
+    ),
+    "engine.weights_dir": Key(
+        "",
+        'folder shared with the servers for new weights; "": over HTTP (jax_server), or a folder '
+        "in memory (vllm)",
+        may_change=True,
+    ),
+    "engine.connect_timeout_s": Key(
+        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
+    ),
+    "engine.request_timeout_s": Key(
+        600.0, "time limit for one response of a server", POSITIVE, may_change=True
+    ),
+    "engine.push_timeout_s": Key(
+        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks what servers can do, and their addresses."""
+    # An engine's process, which has the learner's config, does not read the key.
+    if trains and config.train.inflight:
+        _check_inflight(config)
+    if config.engine.name == "jax":
+        reason = "needs engine.name=jax_server or vllm"
+        require(not config.engine.urls, config, "engine.urls", reason)
+        return
+    limits = {"train.max_staleness": 1, "engine.devices": 0}
+    if config.train.inflight:
+        del limits["train.max_staleness"]
+    for name, limit in limits.items():
+        reason = "servers have devices of their own and the weights of one update"
+        fix = f"at most {limit} with engine.name={config.engine.name}"
+        require(value_of(config, name) <= limit, config, name, reason, fix)
+    reason = "servers do not return the experts of a token"
+    fix = "use engine.name=jax"
+    require(not config.model.replay_routes, config, "model.replay_routes", reason, fix)
+    reason = "servers take adapters of the decoder alone"
+    require(not config.model.lora.vision, config, "model.lora.vision", reason, "leave it out")
+    _check_servers(config)
+
+
+def _check_inflight(config: ConfigDict) -> None:
+    reason = "the engine of this process changes its weights between requests"
+    fix = "use engine.name=jax_server or vllm"
+    require(config.engine.name != "jax", config, "train.inflight", reason, fix)
+    reason = "no request runs during an update"
+    fix = "use train.max_staleness of at least 1"
+    require(config.train.max_staleness > 0, config, "train.inflight", reason, fix)
+
+
+def _check_servers(config: ConfigDict) -> None:
+    engine = config.engine
+    is_vllm = engine.name == "vllm"
+    if not engine.urls:
+        reason = "a run starts no servers of this kind"
+        fix = "start gigpo engine, and name its address"
+        require(is_vllm, config, "engine.urls", reason, fix)
+        return
+    require_urls(config, "engine.urls")
+    hosts = {host_of(url.strip()) for url in engine.urls.split(",")}
+    reason = "vLLM servers on other machines take weights from a shared folder"
+    fix = "name their --weights-dir (GIGPO_WEIGHTS_DIR)"
+    is_reached = engine.weights_dir != "" or hosts <= LOOPBACK or not is_vllm
+    require(is_reached, config, "engine.weights_dir", reason, fix)
+
+
+PART = Part(KEYS, check=check)

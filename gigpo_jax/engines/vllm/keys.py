@@ -1,0 +1,40 @@
+"""Config keys of vLLM servers that a run starts."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, POSITIVE_FRACTION
+
+MAX_RANK = 512  # largest rank of an adapter that vLLM serves
+
+KEYS = {
+    "engine.vllm.servers": Key(1, "number of servers to start", POSITIVE, may_change=True),
+    "engine.vllm.python": Key(
+        ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
+    ),
+    "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
+    "engine.vllm.cache_gib": Key(
+        1.0, "size of the KV cache of a server on CPUs, in GiB", POSITIVE, may_change=True
+    ),
+    "engine.vllm.gpu_memory_fraction": Key(
+        0.85, "fraction of a GPU's memory for a server", POSITIVE_FRACTION, may_change=True
+    ),
+    "engine.vllm.start_timeout_s": Key(
+        600.0, "time limit for the start of a server", POSITIVE, may_change=True
+    ),
+    "engine.vllm.restarts": Key(
+        3, "largest number of restarts of dead servers in a run", NOT_NEGATIVE, may_change=True
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that vLLM can serve the adapter."""
+    del trains
+    if config.engine.name == "vllm":
+        is_served = config.model.lora.rank <= MAX_RANK
+        require(is_served, config, "model.lora.rank", f"vLLM takes {MAX_RANK} at most")
+
+
+PART = Part(KEYS, check=check)

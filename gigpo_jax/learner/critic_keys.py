@@ -1,0 +1,55 @@
+"""Config keys of the critic: AdamW as the policy's, at a constant rate."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part, value_of
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, one_of
+from gigpo_jax.rl.algorithms import find_algorithm
+
+KEYS = {
+    "critic.kind": Key(
+        "none",
+        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
+        one_of("none", "model", "head"),
+        auto=True,
+    ),
+    "critic.path": Key(
+        "", 'model folder or exported critic to start from; "": the weights of model.path'
+    ),
+    "critic.lr": Key(1e-5, "learning rate; a value head alone needs a higher one", POSITIVE),
+    "critic.clip": Key(
+        0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
+    ),
+    "critic.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    "critic.warmup_iterations": Key(
+        0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that there is a critic where the algorithm has one, and nowhere else."""
+    del trains
+    critic = config.critic
+    name = config.rl.algorithm
+    if not find_algorithm(name, config.rl.settings).critic_values:
+        reason = f"not used, because {name} has no critic"
+        # All keys of the section: none of them would be read.
+        for key, declaration in KEYS.items():
+            is_default = value_of(config, key) == declaration.default
+            require(is_default, config, key, reason, "leave the key out")
+        return
+    reason = f"{name} needs a critic"
+    require(critic.kind != "none", config, "critic.kind", reason, "use model or head")
+    if critic.kind == "head":
+        reason = "not used, because critic.kind=head is on the policy's own model"
+        require(not critic.path, config, "critic.path", reason, "use critic.kind=model")
+    iterations = config.train.iterations
+    learns = critic.warmup_iterations < iterations
+    reason = "the policy would never learn"
+    fix = f"use less than train.iterations={iterations}"
+    require(learns, config, "critic.warmup_iterations", reason, fix)
+
+
+PART = Part(KEYS, check=check)

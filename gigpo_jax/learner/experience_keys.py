@@ -1,0 +1,51 @@
+"""Config keys of lessons from earlier episodes (docs/experience.md)."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.requirements import require, require_default
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.env_bridge.lessons import shows_lessons
+from gigpo_jax.envs import registry
+
+KEYS = {
+    "train.experience": Key(
+        0,
+        "number of iterations before prompts show lessons of earlier episodes, which the policy "
+        "writes from the first one on; 0: none are written (docs/experience.md)",
+        NOT_NEGATIVE,
+    ),
+    "train.experience_capacity": Key(
+        100, "largest number of lessons of each zone: strategies, warnings", POSITIVE
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks a library of lessons, apart from its environments."""
+    del trains
+    train = config.train
+    if not train.experience:
+        require_default(config, "train.experience_capacity", "train.experience=0")
+        return
+    reason = "lessons of an iteration are in the prompts of the next one"
+    fix = "use train.max_staleness=0"
+    require(not train.max_staleness, config, "train.experience", reason, fix)
+    reason = f"agent={config.agent} has prompts of its own"
+    require(config.agent == "plain", config, "train.experience", reason, "use agent=plain")
+
+
+def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+    """Checks that prompts show lessons."""
+    if not run.train.experience:
+        return
+    env = config.env
+    template = registry.find_style(env.name, env.prompt)
+    # A program of a harness has prompts of its own.
+    shows = shows_lessons(template) and not registry.spec(env.name).harness
+    reason = f"prompts of env.name={env.name} with env.prompt={env.prompt} show no lessons"
+    fix = "use env.prompt=full or compact, or train.experience=0"
+    require(shows, run, "train.experience", reason, fix)
+
+
+PART = Part(KEYS, check=check, check_environment=check_environment)

@@ -1,0 +1,68 @@
+"""Config keys of gigpo sft, and of the model with random weights that it can train."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+
+KEYS = {
+    "model.shape.hidden_size": Key(
+        128,
+        "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
+        POSITIVE,
+    ),
+    "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
+    "model.shape.num_layers": Key(4, "number of decoder layers", POSITIVE),
+    "model.shape.num_heads": Key(4, "number of query heads", POSITIVE),
+    "model.shape.num_kv_heads": Key(2, "number of key and value heads", POSITIVE),
+    "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
+    "model.shape.initializer_range": Key(
+        0.02, "standard deviation of random weight matrices, also in the vision tower", POSITIVE
+    ),
+    "model.shape.vision.depth": Key(
+        0,
+        "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
+        NOT_NEGATIVE,
+    ),
+    "model.shape.vision.hidden_size": Key(64, "width of the vision tower", POSITIVE),
+    "model.shape.vision.intermediate_size": Key(
+        128, "inner width of the tower's feed-forward layers", POSITIVE
+    ),
+    "model.shape.vision.num_heads": Key(4, "number of attention heads in the tower", POSITIVE),
+    "sft.episodes": Key(4000, "number of demonstrations", POSITIVE),
+    "sft.epochs": Key(1, "number of passes over the demonstrations", POSITIVE),
+    "sft.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
+    "sft.checkpoint_every": Key(
+        200, "number of updates between checkpoints", POSITIVE, may_change=True
+    ),
+    "sft.learn_prompts": Key(
+        False,
+        "whether the loss predicts prompts too, which teaches a model from random weights to read",
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks the shape of a model with random weights."""
+    del trains
+    model = config.model
+    if model.path:
+        return
+    shape = model.shape
+    tower = shape.vision
+    divides = shape.num_heads % shape.num_kv_heads == 0
+    reason = f"must divide model.shape.num_heads={shape.num_heads}"
+    require(divides, config, "model.shape.num_kv_heads", reason)
+    # The rotary embedding of a tower splits a head into rows and columns, each with pairs of
+    # numbers.
+    divides = not tower.depth or tower.hidden_size % (4 * tower.num_heads) == 0
+    reason = f"must be a multiple of 4 x model.shape.vision.num_heads={tower.num_heads}"
+    require(divides, config, "model.shape.vision.hidden_size", reason)
+    reason = "not read without model.path"
+    require(not model.revision, config, "model.revision", reason, "leave it out")
+    reason = "the word tokenizer of model.shape has no such switch"
+    require(model.enable_thinking, config, "model.enable_thinking", reason, "leave it out")
+
+
+PART = Part(KEYS, check=check)

@@ -1,0 +1,55 @@
+"""Config keys of the agents of gigpo eval (docs/agents.md)."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.env_bridge.agents import find_agent
+from gigpo_jax.envs import registry
+
+KEYS = {
+    "agent": Key(
+        "plain", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
+    ),
+    "eval.trials": Key(
+        1,
+        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
+        "(docs/agents.md)",
+        POSITIVE,
+        auto=True,
+    ),
+    "eval.examples": Key(
+        1,
+        "number of examples of each task type in prompts of react and reflexion",
+        NOT_NEGATIVE,
+        may_change=True,
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that an agent is used where there are agents, and with the keys that it reads."""
+    agent = find_agent(config.agent)
+    if agent.template is None:
+        reason = f"the prompts of config.agent={config.agent} show no examples"
+        is_default = config.eval.examples == KEYS["eval.examples"].default
+        require(is_default, config, "eval.examples", reason, "leave it out")
+    if agent.reflection is not None:
+        reason = f"{config.agent} reflects between trials"
+        require(config.eval.trials > 1, config, "eval.trials", reason, "use 2 or more")
+    if trains:
+        fix = "leave it out for this mode"
+        require(config.agent == "plain", config, "agent", "only gigpo eval has agents", fix)
+        require(config.eval.trials == 1, config, "eval.trials", "only gigpo eval has trials", fix)
+
+
+def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+    """Checks that prompts are the run's own where an agent writes them."""
+    del run
+    if registry.spec(config.env.name).harness:
+        reason = "the prompts are those of the harness"
+        require(config.agent == "plain", config, "agent", reason, "leave it out")
+
+
+PART = Part(KEYS, check=check, check_environment=check_environment)

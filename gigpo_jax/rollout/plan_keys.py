@@ -1,0 +1,63 @@
+"""Config keys of plans that prompts show (docs/plans.md)."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.requirements import require, require_default, require_steps
+from gigpo_jax.core.settings import POSITIVE, one_of
+from gigpo_jax.env_bridge.plans import BELIEF, PLANS, STRATEGY, shows_plans
+from gigpo_jax.envs import registry
+from gigpo_jax.rl.algorithms import find_algorithm
+from gigpo_jax.rollout.summary_keys import check_summary_length
+
+KEYS = {
+    "env.plan": Key(
+        "none",
+        "plan that prompts show; subgoal: kept or switched by each response; strategy: written "
+        "before the episode; belief: what is known, in each response (docs/plans.md)",
+        one_of(*PLANS),
+        mixes=True,
+    ),
+    "train.strategy_episodes": Key(
+        1,
+        "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
+        POSITIVE,
+    ),
+}
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that an algorithm reads numbers of strategies where they are set."""
+    del trains
+    if "strategy" not in find_algorithm(config.rl.algorithm, config.rl.settings).columns:
+        require_default(config, "train.strategy_episodes", f"rl.algorithm={config.rl.algorithm}")
+
+
+def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+    """Checks an environment whose responses state plans."""
+    env = config.env
+    if env.plan == "none":
+        return
+    environment = registry.spec(env.name)
+    fix = "leave it out"
+    reason = f"agent={config.agent} has prompts of its own"
+    require(config.agent == "plain", config, "env.plan", reason, fix)
+    reason = "the prompts are those of the harness"
+    require(not environment.harness, config, "env.plan", reason, fix)
+    can_show = shows_plans(registry.find_style(env.name, env.prompt))
+    reason = f"env.prompt={env.prompt} has no place for plans"
+    require(can_show, config, "env.plan", reason, "use env.prompt=full or compact, or leave it out")
+    reason = "its responses have no tags around the action"
+    require(bool(environment.action_tags), config, "env.plan", reason, fix)
+    reason = "forks begin without the plan of their state"
+    require(not run.train.forks, run, "train.forks", reason, "use 0, or env.plan=none")
+    if env.plan == BELIEF:
+        reason = f"{env.name} has no grader of beliefs"
+        has_grader = environment.beliefs is not None
+        require(has_grader, config, "env.plan", reason, "use alfworld, or leave it out")
+    if env.plan == STRATEGY:
+        check_summary_length(config)
+        require_steps(config, "env.plan", "a strategy", fix)
+
+
+PART = Part(KEYS, check=check, check_environment=check_environment)
