@@ -47,7 +47,6 @@ COMMON: Mapping[str, Any] = {
     "optim.lr": 1e-6,
     "optim.schedule": "constant",
     "optim.warmup_fraction": 0.0,
-    "optim.b1": 0.9,
     "optim.b2": 0.999,
     "optim.weight_decay": 0.01,
     "optim.grad_clip": 1.0,

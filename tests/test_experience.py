@@ -27,7 +27,6 @@ def test_lessons_are_written_shown_and_resumed_exactly(tmp_path: Path) -> None:
         config.eval.every = 1
         config.eval.greedy = False
         config.train.experience = 1
-        config.train.experience_capacity = 4
         config.train.iterations = iterations
         config.train.save_rollouts = config.checkpoint.every = 1
         config.checkpoint.keep = 3

@@ -8,7 +8,7 @@ import math
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import KEYS, PARTS, value_of
+from gigpo_jax.config.keys import PARTS, value_of
 from gigpo_jax.config.requirements import algorithm_signals, require, require_default
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
@@ -218,14 +218,6 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         "no response is that long",
         f"at most sampling.max_response_tokens={response_tokens}",
     )
-    if not env.overlong_buffer:
-        require(
-            env.overlong_penalty == KEYS["env.overlong_penalty"].default,
-            config,
-            "env.overlong_penalty",
-            "not read without env.overlong_buffer",
-            "leave it out, or name the tokens in which the reward falls",
-        )
     require(
         env.first_max_steps <= env.max_steps,
         config,

@@ -72,7 +72,7 @@ MAIN_KEYS = {  # the ten that matter in a mode, or fewer
         "model.path",
         "serve.host",
         "serve.port",
-        "serve.max_sessions",
+        "engine.request_timeout_s",
         "serve.clamp",
         "sampling.temperature",
         "sampling.max_prompt_tokens",

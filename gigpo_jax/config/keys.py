@@ -37,13 +37,6 @@ POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 RATIOS = get_args(Ratio)
 CORRECTIONS = get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
-# Names that saved configs have for keys of today.
-MOVED = {
-    f"engine.vllm.{name}": f"engine.{name}"
-    for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s", "push_timeout_s")
-}
-# Keys of saved configs that are gone, with the value that does what the package does today.
-REMOVED = {"rl.settings.prior": "return"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +79,54 @@ class Part:
     check_environment: Callable[[ConfigDict, ConfigDict], None] | None = None
 
 
+# Names that saved configs have for keys of today.
+MOVED = {
+    f"engine.vllm.{name}": f"engine.{name}"
+    for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
+}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A key that saved configs have, and the package has not.
+
+    Attributes:
+      fate: What became of it, for messages.
+      value: Value that does what the package does today; None: each one does, as the key never
+        changed results.
+      same_as: Key that has to have the same value instead.
+    """
+
+    fate: str
+    value: Any = None
+    same_as: str = ""
+
+
+REMOVED = {
+    "rl.settings.prior": Removed("always return", "return"),
+    "compilation.cache_gib": Removed("always 1; JAX_ENABLE_COMPILATION_CACHE=false: none is kept"),
+    "env.overlong_penalty": Removed("always 1, as in DAPO", 1.0),
+    "env.require_admissible": Removed("always False: the environment judges an action", False),
+    "env.max_aborted_fraction": Removed("always 0.5", 0.5),
+    "env.resample_change": Removed("always 0.3", 0.3),
+    "train.earlier_states": Removed("always 256", 256),
+    "train.experience_capacity": Removed("always 100", 100),
+    "critic.grad_clip": Removed("it is optim.grad_clip", same_as="optim.grad_clip"),
+    "optim.b1": Removed("always 0.9", 0.9),
+    "engine.push_timeout_s": Removed("it is engine.request_timeout_s"),
+    "engine.vllm.push_timeout_s": Removed("it is engine.request_timeout_s"),
+    "engine.vllm.cache_gib": Removed("it is vLLM's own variable VLLM_CPU_KVCACHE_SPACE"),
+    "engine.vllm.gpu_memory_fraction": Removed(
+        "give engine.vllm.args='--gpu-memory-utilization=0.85'"
+    ),
+    "engine.vllm.start_timeout_s": Removed("always 600"),
+    "engine.vllm.restarts": Removed("always 3"),
+    "serve.max_sessions": Removed("always 1024"),
+    "serve.session_timeout_s": Removed("always 600"),
+    "serve.request_timeout_s": Removed("it is engine.request_timeout_s"),
+}
+
+
 WEIGHT = Key(
     1.0,
     "share of the environment in the groups of an iteration, as a ratio to the other weights",
@@ -99,12 +140,6 @@ CORE: dict[str, Key] = {
         "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/loggers.md)",
         # `bool` accepts every text but the empty one.
         tuple_of(Rule("a name", bool), str),
-        may_change=True,
-    ),
-    "compilation.cache_gib": Key(
-        1.0,
-        "limit of compiled programs that are kept for the next start, in the cache folder; 0: none",
-        NOT_NEGATIVE,
         may_change=True,
     ),
     "compilation.cpu_threads": Key(
@@ -165,26 +200,12 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         mixes=True,
     ),
-    "env.overlong_penalty": Key(
-        1.0,
-        "penalty of a step whose response has the largest number of tokens",
-        NOT_NEGATIVE,
-        mixes=True,
-    ),
-    "env.require_admissible": Key(
-        False, "whether an action that is not admissible is invalid too", mixes=True
-    ),
     "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
     "env.start_timeout_s": Key(
         120.0, "time limit for the start of a worker and for a reset", POSITIVE, may_change=True
     ),
     "env.step_timeout_s": Key(
         60.0, "time limit for a step; then the worker is replaced", POSITIVE, may_change=True
-    ),
-    "env.max_aborted_fraction": Key(
-        0.5,
-        "largest fraction of aborted episodes in an iteration; above it the run stops",
-        FRACTION,
     ),
     # model
     "model.path": Key(
@@ -403,7 +424,6 @@ CORE: dict[str, Key] = {
     "optim.warmup_fraction": Key(
         0.0, "fraction of the run in which the learning rate rises", FRACTION
     ),
-    "optim.b1": Key(0.9, "decay of the first moment of AdamW", DECAY),
     "optim.b2": Key(0.999, "decay of the second moment", DECAY),
     "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
     "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),

@@ -39,4 +39,4 @@ def start_backend(config: ConfigDict) -> None:
             "JAX_PLATFORMS=cpu",
         ) from error
     # After the backend: a run that cannot start makes no folder.
-    use_program_cache(config)
+    use_program_cache()

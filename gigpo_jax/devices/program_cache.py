@@ -13,13 +13,13 @@ import jax
 import jaxlib
 from filelock import FileLock, Timeout
 from jax._src import compilation_cache  # its public part does not name the compression
-from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.machine import fingerprint_cpu
 from gigpo_jax.env_bridge.paths import cache_folder
 
 # Programs that compile faster are not worth a file.
+LIMIT_GIB = 1.0  # ten versions of a run's programs, and no surprise in a home folder
 MIN_COMPILE_S = 0.1
 LOCK_LIMIT_S = 30.0
 _LOCK = ".lockfile"  # jax's own
@@ -30,17 +30,16 @@ _ACCESS_TIME = "-atime"
 logger = logging.getLogger(__name__)
 
 
-def use_program_cache(config: ConfigDict) -> None:
+def use_program_cache() -> None:
     """Lets jax keep compiled programs for the next start.
 
     Call it before the first one compiles. Nothing happens if the user has chosen a folder of jax's
-    own (JAX_COMPILATION_CACHE_DIR). A folder that cannot be used gives one warning.
-
-    Args:
-      config: Config with `compilation.cache_gib`.
+    own (JAX_COMPILATION_CACHE_DIR), or none (JAX_ENABLE_COMPILATION_CACHE=false). A folder that
+    cannot be used gives one warning.
     """
-    limit = config.compilation.cache_gib
-    if not limit or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    if not jax.config.values["jax_enable_compilation_cache"] or os.environ.get(
+        "JAX_COMPILATION_CACHE_DIR"
+    ):
         return
     try:
         folder = _open_folder()
@@ -48,7 +47,7 @@ def use_program_cache(config: ConfigDict) -> None:
     except (InputError, OSError, NotImplementedError, Timeout) as err:
         logger.warning("compiled programs are not kept: %s", " ".join(str(err).split()))
         return
-    jax.config.update("jax_compilation_cache_max_size", round(limit * 2**30))
+    jax.config.update("jax_compilation_cache_max_size", round(LIMIT_GIB * 2**30))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_S)
     jax.config.update("jax_compilation_cache_dir", str(folder))
 

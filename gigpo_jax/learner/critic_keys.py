@@ -21,7 +21,6 @@ KEYS = {
     "critic.clip": Key(
         0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
     ),
-    "critic.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
     "critic.warmup_iterations": Key(
         0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
     ),

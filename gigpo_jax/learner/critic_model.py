@@ -69,7 +69,6 @@ def train_programs(
     # The policy's optimizer at a constant rate: the targets move as long as the policy learns.
     changes = {
         "lr": config.critic.lr,
-        "grad_clip": config.critic.grad_clip,
         "schedule": "constant",
     }
     optimizer = make_optimizer(**config.optim.to_dict() | changes)

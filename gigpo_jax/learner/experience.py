@@ -30,6 +30,8 @@ from gigpo_jax.trajectory import Trajectory
 
 EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
 SIMILARITY = 0.85  # of SLEA-RL, for states and for lessons
+# Lessons of each zone. More are slow to search on the host: a state is compared with each.
+CAPACITY = 100
 _MOST_CLUSTERS = 500  # as in SLEA-RL's code
 
 
@@ -174,7 +176,7 @@ class Library:
 
 def make_library(config: ConfigDict) -> Library:
     """The library of a run at its start, where `train.experience` asks for one."""
-    return Library(config.train.experience, config.train.experience_capacity)
+    return Library(config.train.experience, CAPACITY)
 
 
 def load_library(config: ConfigDict, checkpoints: Path) -> Library:

@@ -3,8 +3,8 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Key, Part
-from gigpo_jax.config.requirements import require, require_default
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.env_bridge.lessons import shows_lessons
 from gigpo_jax.envs import registry
 
@@ -15,9 +15,6 @@ KEYS = {
         "writes from the first one on; 0: none are written (docs/experience.md)",
         NOT_NEGATIVE,
     ),
-    "train.experience_capacity": Key(
-        100, "largest number of lessons of each zone: strategies, warnings", POSITIVE
-    ),
 }
 
 
@@ -26,7 +23,6 @@ def check(config: ConfigDict, trains: bool) -> None:
     del trains
     train = config.train
     if not train.experience:
-        require_default(config, "train.experience_capacity", "train.experience=0")
         return
     reason = "lessons of an iteration are in the prompts of the next one"
     fix = "use train.max_staleness=0"

@@ -21,6 +21,9 @@ from gigpo_jax.run.interrupts import Interrupted, run_async
 from gigpo_jax.run.open_run import open_run
 
 KEY = "GIGPO_API_KEY"
+# Sessions that programs may have open at once: a program that forgets to end its sessions is
+# refused before the records fill the memory.
+MAX_SESSIONS = 1024
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
@@ -61,7 +64,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             engine,
             tokenizer,
             key,
-            max_sessions=config.serve.max_sessions,
+            max_sessions=MAX_SESSIONS,
             on_end=lambda session: _record_session(session, path),
         )
         # A signal is the usual end of a server: status 0.

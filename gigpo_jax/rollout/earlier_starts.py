@@ -23,6 +23,9 @@ from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_sig
 # Last numbers of the seeds of the draws; seeds of other draws do not have them.
 _STARTS = (1 << 31) + 2
 _STATES = (1 << 31) + 3
+# Newest states that are kept, of 16 iterations or more with 16 groups: older ones are of a policy
+# that is long gone.
+CAPACITY = 256
 
 
 class EarlierStarts:
@@ -101,7 +104,7 @@ def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierSta
     train = config.train
     # Plus a rounding error: 0.29 of 100 groups are 29.
     groups = int(train.earlier_starts * train.groups + 1e-6)
-    return EarlierStarts(tasks, groups, train.earlier_states, config.seed)
+    return EarlierStarts(tasks, groups, CAPACITY, config.seed)
 
 
 def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:

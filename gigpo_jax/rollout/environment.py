@@ -209,8 +209,6 @@ def episode_settings(
         invalid_penalty=env.invalid_penalty,
         regret_reward=env.regret_reward,
         overlong_buffer=env.overlong_buffer,
-        overlong_penalty=env.overlong_penalty,
-        require_admissible=env.require_admissible,
         sampling=SamplingParams(
             temperature=temperature,
             top_p=sampling.top_p if temperature else 1.0,
@@ -223,7 +221,6 @@ def episode_settings(
         seed=config.seed,
         trials=config.eval.trials,
         reflection=agent.reflection(introduction) if agent.reflection else None,
-        max_aborted_fraction=env.max_aborted_fraction,
         template_images=example_images,
         summary_tokens=summary_limit(sampling) if writes_summaries(config) else 0,
         plan=env.plan,

@@ -62,7 +62,6 @@ class EpisodeSettings:
       overlong_buffer: Number of tokens below the length limit of responses over which a penalty
         rises; 0: no penalty.
       overlong_penalty: Penalty at the length limit, >= 0, in units of reward.
-      require_admissible: Whether an action that the environment did not list is invalid.
       sampling: Temperature, lengths and stops; the key is replaced for every request.
       seed: Seed of the run; part of every request's key.
       max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
@@ -90,10 +89,10 @@ class EpisodeSettings:
     invalid_penalty: float = 0.1
     regret_reward: float = 0.0
     overlong_buffer: int = 0
-    overlong_penalty: float = 0.0
-    require_admissible: bool = False
+    overlong_penalty: float = 1.0  # that of DAPO: a truncated response loses the reward of a win
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
+    # More are no accidents of single workers, and the mean over the rest would be biased.
     max_aborted_fraction: float = 0.5
     trials: int = 1
     reflection: PromptTemplate | None = None
@@ -101,7 +100,7 @@ class EpisodeSettings:
     summary_tokens: int = 0
     plan: str = "none"
     resample_turns: int = 0
-    resample_change: float = 0.0
+    resample_change: float = 0.3
     make_grader: Callable[[], BeliefGrader] | None = None
     find_lessons: FindLessons | None = None
 
@@ -498,7 +497,7 @@ class EpisodeRunner:
         history.plan = parsed.plan or plan
         admissible = is_admissible(parsed.action, observation.admissible)
         # None is no refusal: the environment lists no actions.
-        valid = parsed.valid and not (settings.require_admissible and admissible is False)
+        valid = parsed.valid
         choices = None
         if observation.admissible is not None:
             # A hash in place of a long list: it is only compared for equality.

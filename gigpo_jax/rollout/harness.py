@@ -69,8 +69,7 @@ def make_endpoint(
         max_prompt_tokens=sampling.max_prompt_tokens,
         max_calls=config.env.max_steps,
         max_sessions=max_sessions,
-        session_timeout_s=serve.session_timeout_s,
-        request_timeout_s=serve.request_timeout_s,
+        request_timeout_s=config.engine.request_timeout_s,
         seed=config.seed,
         clamp=serve.clamp,
     )
@@ -130,10 +129,7 @@ class HarnessRunner:
         if session.refusal and not session.turns:
             reason = f"all calls of the program were refused ({session.refusal})"
         if session.abandoned:
-            reason = (
-                "the program made no request for too long "
-                f"(config.serve.session_timeout_s): {reason}"
-            )
+            reason = f"the program made no request for too long: {reason}"
         # True: the program judges the format of its responses; here only length has a penalty.
         session.finish(trajectory, functools.partial(settings.penalty, True))
         if session.outcome is None:  # a program may fail after it posted the reward

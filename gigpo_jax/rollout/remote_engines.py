@@ -74,11 +74,11 @@ def make_remote_engine(
             base=policy.base,
             inflight=config.train.inflight,
             limits=Limits(
-                start_s=servers.vllm.start_timeout_s,
+                start_s=launch.START_S,
                 connect_s=servers.connect_timeout_s,
                 request_s=servers.request_timeout_s,
-                push_s=servers.push_timeout_s,
-                restarts=servers.vllm.restarts,
+                push_s=servers.request_timeout_s,
+                restarts=launch.RESTARTS,
             ),
         )
         with show_stage("connecting to the servers"):
@@ -117,8 +117,7 @@ def _plan_processes(
         weights_dir=weights_dir,
         folder=folder,
         gpu=launch.has_gpu(),
-        cache_gib=servers.cache_gib,
-        gpu_memory_fraction=servers.gpu_memory_fraction,
+        cache_gib=launch.cache_gib(),
         lora_rank=config.model.lora.rank,
         arguments=tuple(shlex.split(servers.args)),
     )

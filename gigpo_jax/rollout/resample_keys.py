@@ -3,8 +3,8 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Key, Part
-from gigpo_jax.config.requirements import require, require_default
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.envs import registry
 
 KEYS = {
@@ -13,12 +13,6 @@ KEYS = {
         "largest number of times that a turn of training is sampled again, because its uncertainty "
         "is nearly that of the turn before; 0: never (docs/tasks.md)",
         NOT_NEGATIVE,
-        mixes=True,
-    ),
-    "env.resample_change": Key(
-        0.3,
-        "change of the uncertainty, in nats a token, below which a turn is sampled again",
-        POSITIVE,
         mixes=True,
     ),
     "engine.entropies": Key(
@@ -32,12 +26,10 @@ KEYS = {
 def check_environment(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that turns can be sampled again."""
     del run
-    if not config.env.resample_turns:
-        require_default(config, "env.resample_change", "env.resample_turns=0")
-        return
     reason = "the program of the harness asks for responses"
     is_program = registry.spec(config.env.name).harness
-    require(not is_program, config, "env.resample_turns", reason, "use 0")
+    can_resample = not (is_program and config.env.resample_turns)
+    require(can_resample, config, "env.resample_turns", reason, "use 0")
 
 
 PART = Part(KEYS, check_environment=check_environment)

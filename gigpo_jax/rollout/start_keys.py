@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import DECAY, Key, Part
 from gigpo_jax.config.requirements import require, require_default
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, one_of
+from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
@@ -33,9 +33,6 @@ KEYS = {
         "off (docs/forks.md)",
         DECAY,
     ),
-    "train.earlier_states": Key(
-        256, "number of newest states that train.earlier_starts draws from", POSITIVE
-    ),
 }
 
 
@@ -51,8 +48,6 @@ def check(config: ConfigDict, trains: bool) -> None:
         is_same = train.fork_choice == algorithm.fork_choice
         reason = f"rl.algorithm={name} chooses these states otherwise"
         require(is_same, config, "train.fork_choice", reason, f"use {algorithm.fork_choice}")
-    if not train.earlier_starts:
-        require_default(config, "train.earlier_states", "train.earlier_starts=0")
     if not train.forks:
         require_default(config, "train.fork_choice", "train.forks=0")
         return

@@ -139,7 +139,6 @@ class RolloutWorker:
                     settings[environment.label],
                     max_steps=step_limit(env, iteration),
                     resample_turns=env.resample_turns,
-                    resample_change=env.resample_change,
                 )
         episodes = group_size * sum(settings[task.environment].trials for task in tasks)
         # Groups that are replaced add episodes: their number is not known.

@@ -4,6 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
+from gigpo_jax.config.command_line import load_config
 from gigpo_jax.config.keys import KEYS, flatten
 from gigpo_jax.config.resolve import unknown_keys, with_defaults
 from gigpo_jax.core.errors import InputError
@@ -31,14 +32,13 @@ def test_defaults_are_valid_and_locked():
         ("env.max_steps_iterations", 10, "env.first_max_steps=0; give both"),
         ("env.regret_reward", 0.5, "add --config.env.options.regret=True"),
         ("env.regret_reward", -0.5, "0 or greater"),
-        ("env.overlong_penalty", 0.5, "not read without env.overlong_buffer"),
         ("batch.row_length", 2559, "at least 2560"),
         ("train.groups", 0, "greater than 0"),
         ("seed", 10**20, "from 0 to 2147483647"),
         ("optim.lr", float("inf"), "finite"),
         ("env.step_timeout_s", float("inf"), "finite"),
         ("rl.gamma", float("nan"), "finite"),
-        ("optim.b1", 1.0, "below 1"),
+        ("optim.b2", 1.0, "below 1"),
         ("optim.name", "lion", "one of adamw, muon"),
         ("sampling.top_p", 0.0, "greater than 0"),
         ("sampling.stop", ("",), "a text that is not empty"),
@@ -171,9 +171,9 @@ def test_weights_in_flight_need_servers_and_rollouts_during_updates():
 
 
 def test_saved_configs_have_keys_under_their_names_of_that_time():
-    saved = {"engine": {"vllm": {"urls": "http://a:1", "restarts": 2}}}
-    values = with_defaults(saved, {"engine.urls", "engine.vllm.restarts", "engine.slots"})
-    assert values == {"engine.urls": "http://a:1", "engine.vllm.restarts": 2, "engine.slots": 128}
+    saved = {"engine": {"vllm": {"urls": "http://a:1", "servers": 2}}}
+    values = with_defaults(saved, {"engine.urls", "engine.vllm.servers", "engine.slots"})
+    assert values == {"engine.urls": "http://a:1", "engine.vllm.servers": 2, "engine.slots": 128}
 
 
 def test_keys_that_are_gone_are_dropped_if_nothing_changes_without_them():
@@ -181,6 +181,27 @@ def test_keys_that_are_gone_are_dropped_if_nothing_changes_without_them():
     assert with_defaults(saved, ()) == {"rl.settings.lam": 0.5}
     saved["rl"]["settings"]["prior"] = "observation"
     assert with_defaults(saved, ())["rl.settings.prior"] == "observation"
+
+
+def test_a_removed_key_with_another_value_still_differs():
+    saved = {
+        "optim": {"b1": 0.8, "grad_clip": 0.5},
+        "critic": {"grad_clip": 0.5},
+        "serve": {"session_timeout_s": 5.0},  # it never changed results
+        "env": {"mix": {"a": {"overlong_penalty": 1.0}, "b": {"overlong_penalty": 2.0}}},
+    }
+    assert with_defaults(saved, ()) == {
+        "optim.b1": 0.8,
+        "optim.grad_clip": 0.5,
+        "env.mix.b.overlong_penalty": 2.0,
+    }
+    saved["critic"]["grad_clip"] = 1.0
+    assert with_defaults(saved, ())["critic.grad_clip"] == 1.0
+
+
+def test_a_removed_key_says_what_became_of_it():
+    with pytest.raises(InputError, match=r"optim\.b1: no such key any more: always 0\.9; leave it"):
+        load_config("quickstart", ["--config.optim.b1=0.9"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The backend starts with the threads of the config."""
 
+import os
 import subprocess
 import sys
 
@@ -16,7 +17,6 @@ from gigpo_jax.devices.backend import start_backend
 
 config = default_config().unlock()
 config.compilation.cpu_threads = int(sys.argv[1])
-config.compilation.cache_gib = 0.0
 start_backend(config)
 names = []
 for task in pathlib.Path("/proc/self/task").iterdir():
@@ -30,5 +30,8 @@ print(sum("XLAEigen" in name for name in names))
 def test_the_config_decides_the_number_of_threads() -> None:
     for threads in ("1", "3"):
         words = [sys.executable, "-c", PROGRAM, threads]
-        output = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+        environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        output = subprocess.run(
+            words, check=True, capture_output=True, text=True, timeout=120, env=environment
+        )
         assert output.stdout.strip() == threads

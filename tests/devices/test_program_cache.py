@@ -15,10 +15,8 @@ from gigpo_jax.devices import program_cache
 
 # Prints a number that a program computes, and how many programs were not compiled.
 PROGRAM = """
-import sys
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 from gigpo_jax.devices import program_cache
 from gigpo_jax.run.console import prepare_console
 
@@ -28,17 +26,17 @@ hits = []
 jax.monitoring.register_event_listener(
     lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
 )
-program_cache.use_program_cache(ConfigDict({"compilation": {"cache_gib": float(sys.argv[1])}}))
+program_cache.use_program_cache()
 print(float(jax.jit(lambda x: jnp.sin(x @ x.T).sum())(jnp.ones((8, 8)))), len(hits) > 0)
 """
 
 
-def start(cache: Path, *, gib: float = 1.0, **variables: str) -> subprocess.Popen[str]:
+def start(cache: Path, **variables: str) -> subprocess.Popen[str]:
     # The suite has a folder of its own for programs.
     suite = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment = suite | {"GIGPO_JAX_CACHE": str(cache)} | variables
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(gib)],
+        [sys.executable, "-c", PROGRAM],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -131,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(filled: tuple[Path, str]
 @pytest.mark.slow
 def test_the_switch_and_the_folder_of_the_user(filled: tuple[Path, str], tmp_path: Path) -> None:
     cache, number = filled
-    assert finish(start(cache, gib=0.0)) == (number, False, "")
+    assert finish(start(cache, JAX_ENABLE_COMPILATION_CACHE="false")) == (number, False, "")
     other = tmp_path / "other"
     finish(start(tmp_path / "unused", JAX_COMPILATION_CACHE_DIR=str(other)))
     assert not (tmp_path / "unused").exists()

@@ -188,7 +188,6 @@ SHOWS = {"train.experience": 5}
             SHOWS | {"train.max_staleness": 1},
             r"train\.experience=5: .*; use train\.max_staleness=0",
         ),
-        ({"train.experience_capacity": 7}, r"capacity=7: not read by train\.experience=0"),
         ({"train.experience": -1}, r"train\.experience=-1: must be 0 or greater"),
         (
             SHOWS | {"rl.algorithm": "slea", "rl.anchor_match": "exact"},

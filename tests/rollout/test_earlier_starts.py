@@ -200,7 +200,6 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
     for key, value, reason in (
         ("train.earlier_starts", 0.05, r"=0\.05: rounded down, no group .*; use at least 0\.0625"),
         ("train.earlier_starts", 1.0, r"earlier_starts=1\.0: must be at least 0 and below 1"),
-        ("train.earlier_states", 0, r"earlier_states=0: must be greater than 0"),
         ("env.prompt", "chat", r"earlier_starts=0\.25: the states of a conversation"),
         ("env.plan", "subgoal", r"earlier_starts=0\.25: episodes would begin without the plan"),
         ("env.name", "examples.harness.agent:PLAYER", r"=0\.25: .* cannot replay actions; use 0"),
@@ -211,14 +210,13 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
     ):
         with pytest.raises(InputError, match=reason):
             resolve(change(**{key: value}))
-    alone = default_config().unlock()
-    alone.train.earlier_states = 8
-    with pytest.raises(InputError, match=r"earlier_states=8: not read by train\.earlier_starts=0"):
-        resolve(alone)
 
 
 @pytest.mark.slow
-def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
+def test_a_resumed_run_begins_in_the_same_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_starts, "CAPACITY", 3)
     config = get_config().unlock()
     # Long enough that some episodes are won.
     config.sft.epochs = 40
@@ -228,7 +226,6 @@ def test_a_resumed_run_begins_in_the_same_states(tmp_path: Path) -> None:
     config = get_config().unlock()
     config.model.path = str(tmp_path / "sft" / "model")
     config.train.earlier_starts = 0.5
-    config.train.earlier_states = 3
     config.train.iterations = 2
     config.train.save_rollouts = 1
     config.checkpoint.every = 1

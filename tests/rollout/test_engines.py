@@ -38,7 +38,7 @@ def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> 
     python.parent.mkdir()
     python.touch()
     config = default_config()
-    config.engine.vllm.python, config.engine.vllm.cache_gib = str(python), 1.0
+    config.engine.vllm.python = str(python)
     config.model.path = str(TINY)
     for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
         config.model.lora.rank = rank

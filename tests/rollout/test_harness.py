@@ -157,7 +157,7 @@ def test_a_limit_of_an_episode_below_that_of_a_response_is_refused(config: Confi
     changed_config = ConfigDict(config.to_dict())
     changed_config.env.step_timeout_s = 60.0
     with pytest.raises(
-        InputError, match=r"config\.env\.step_timeout_s=60\.0: .*serve\.request_timeout_s=600"
+        InputError, match=r"config\.env\.step_timeout_s=60\.0: .*engine\.request_timeout_s=600"
     ):
         resolve(changed_config)
 

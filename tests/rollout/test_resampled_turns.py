@@ -3,10 +3,7 @@
 import dataclasses
 
 import numpy as np
-import pytest
 
-from gigpo_jax.config import default_config, resolve
-from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.rollout.forks import _list_visits
@@ -37,7 +34,7 @@ def play_turns(pool, **changes):
 
 
 def test_a_turn_is_sampled_again_while_its_uncertainty_hardly_changes() -> None:
-    again = {"resample_turns": 2, "resample_change": 0.3}
+    again = {"resample_turns": 2}
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         trajectories, engine = play_turns(pool, **again)
         repeated, _ = play_turns(pool, **again)
@@ -87,7 +84,7 @@ def test_entropies_take_the_place_of_estimates() -> None:
             logprobs = entropies - 7.0 * np.arange(len(entropies), dtype=np.float32)
             return dataclasses.replace(completion, logprobs=logprobs, entropies=entropies)
 
-    again = {"resample_turns": 2, "resample_change": 0.3}
+    again = {"resample_turns": 2}
     settings = dataclasses.replace(SETTINGS, **again)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         estimated, _ = play_turns(pool, **again)
@@ -97,12 +94,3 @@ def test_entropies_take_the_place_of_estimates() -> None:
     visits = _list_visits([(t, number) for t in known for number in range(len(t.turns))])
     turns = [turn for trajectory in known for turn in trajectory.turns]
     np.testing.assert_allclose(visits.surprise, [turn.entropies.mean() for turn in turns])
-
-
-def test_its_keys_need_each_other() -> None:
-    config = default_config()
-    config.env.resample_change = 0.1
-    with pytest.raises(InputError, match=r"resample_change=0\.1: not read by env\.resample_turns"):
-        resolve(config)
-    config.env.resample_turns = 1
-    assert resolve(config).env.resample_change == 0.1

@@ -154,11 +154,10 @@ def test_prompts_that_are_shortened_are_counted() -> None:
     ] == pytest.approx(np.mean(cut))
 
 
-def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -> None:
+def test_admissibility_does_not_count_and_greedy_is_another_temperature() -> None:
     engine = StandIn()
     strict = dataclasses.replace(
         SETTINGS,
-        require_admissible=True,
         show_admissible=False,
         sampling=SamplingParams(temperature=0.0),
     )
@@ -166,10 +165,10 @@ def test_admissibility_counts_when_told_to_and_greedy_is_another_temperature() -
         trajectories = play(pool, engine, settings=strict)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     for turn in turns:
-        assert turn.valid == (EXAMPLE.parse(turn.response).valid and turn.admissible is True)
+        assert turn.valid == (EXAMPLE.parse(turn.response).valid)
         assert turn.penalty == 0.25 * (not turn.valid)
         assert "can" not in turn.prompt.split()
-    assert any(EXAMPLE.parse(turn.response).valid and not turn.valid for turn in turns)
+    assert any(turn.valid and not turn.admissible for turn in turns)
     assert {params.temperature for _, params in engine.requests} == {0.0}
 
 

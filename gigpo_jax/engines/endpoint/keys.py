@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import PORT, Key, Part
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import POSITIVE, Rule
+from gigpo_jax.core.settings import Rule
 from gigpo_jax.envs import registry
 
 KEYS = {
@@ -12,19 +12,6 @@ KEYS = {
         "127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True
     ),
     "serve.port": Key(0, "port to listen on; 0: any free one", PORT, may_change=True),
-    "serve.max_sessions": Key(
-        1024,
-        "largest number of sessions that programs may have open at once (gigpo serve)",
-        POSITIVE,
-        may_change=True,
-    ),
-    "serve.session_timeout_s": Key(
-        600.0,
-        "time without a request after which a session is abandoned",
-        POSITIVE,
-        may_change=True,
-    ),
-    "serve.request_timeout_s": Key(600.0, "time limit for one response", POSITIVE, may_change=True),
     "serve.clamp": Key(
         False,
         "whether limits, sampling settings and model names of requests give way to those of the "
@@ -38,12 +25,12 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that a harness may play for as long as a response may take."""
     if not registry.spec(config.env.name).harness:
         return
-    request_s = run.serve.request_timeout_s
+    request_s = run.engine.request_timeout_s
     # A harness plays its whole episode in one step. With a shorter limit its worker would be
     # replaced while it still waits for a response.
     is_long = config.env.step_timeout_s >= request_s
     reason = "a harness plays a whole episode in this time"
-    fix = f"at least serve.request_timeout_s={request_s:g}, such as 900"
+    fix = f"at least engine.request_timeout_s={request_s:g}, such as 900"
     require(is_long, config, "env.step_timeout_s", reason, fix)
 
 

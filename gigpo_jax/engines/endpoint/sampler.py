@@ -111,7 +111,7 @@ class EngineSampler:
             async with asyncio.timeout(self._timeout_s):
                 completion = await self._engine.generate(tokens, sampling, on_tokens=listener)
         except TimeoutError as err:
-            limit = f"config.serve.request_timeout_s={self._timeout_s:g}"
+            limit = f"config.engine.request_timeout_s={self._timeout_s:g}"
             raise RequestError(f"no response within {limit}", status=504) from err
         except InputError as err:
             raise RequestError(str(err)) from err

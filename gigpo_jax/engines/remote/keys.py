@@ -23,10 +23,10 @@ KEYS = {
         60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
     ),
     "engine.request_timeout_s": Key(
-        600.0, "time limit for one response of a server", POSITIVE, may_change=True
-    ),
-    "engine.push_timeout_s": Key(
-        600.0, "time limit for each step of a weight update", POSITIVE, may_change=True
+        600.0,
+        "time limit for one response, also of the endpoint, and for a step of a weight update",
+        POSITIVE,
+        may_change=True,
     ),
 }
 

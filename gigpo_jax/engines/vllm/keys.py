@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Key, Part
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, POSITIVE_FRACTION
+from gigpo_jax.core.settings import POSITIVE
 
 MAX_RANK = 512  # largest rank of an adapter that vLLM serves
 
@@ -14,18 +14,6 @@ KEYS = {
         ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
     ),
     "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
-    "engine.vllm.cache_gib": Key(
-        1.0, "size of the KV cache of a server on CPUs, in GiB", POSITIVE, may_change=True
-    ),
-    "engine.vllm.gpu_memory_fraction": Key(
-        0.85, "fraction of a GPU's memory for a server", POSITIVE_FRACTION, may_change=True
-    ),
-    "engine.vllm.start_timeout_s": Key(
-        600.0, "time limit for the start of a server", POSITIVE, may_change=True
-    ),
-    "engine.vllm.restarts": Key(
-        3, "largest number of restarts of dead servers in a run", NOT_NEGATIVE, may_change=True
-    ),
 }
 
 

@@ -28,6 +28,10 @@ HEAD = '{"head_dtype": "float32"}'
 PROGRAM_BYTES = 2 * GIB
 
 
+START_S = 600.0  # the start of a server, which compiles for minutes on a GPU
+RESTARTS = 3  # in a run; a server that dies again and again has a fault that a restart keeps
+
+
 @dataclass(frozen=True)
 class LaunchPlan:
     """Settings of the servers that a run starts.
@@ -59,6 +63,11 @@ class LaunchPlan:
     gpu_memory_fraction: float = 0.85
     lora_rank: int = 0
     arguments: tuple[str, ...] = ()
+
+
+def cache_gib() -> float:
+    """Size of a server's KV cache on CPUs, GiB: vLLM's own variable, or 1."""
+    return float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 1)
 
 
 def server_command(plan: LaunchPlan, port: int) -> list[str]:
@@ -166,7 +175,7 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
             f"cache {cache} + program {PROGRAM_BYTES / GIB:.1f})), {available / GIB:.1f} are free",
             key="config.engine.vllm.servers",
             value=servers,
-            fix="use fewer servers, a smaller engine.vllm.cache_gib or engine.name=jax",
+            fix="use fewer servers, a smaller VLLM_CPU_KVCACHE_SPACE or engine.name=jax",
         )
 
 

@@ -88,10 +88,10 @@ class ServedTeacher(Signal):
             urls[first:] + urls[:first],
             key=os.environ.get("VLLM_API_KEY", ""),
             limits=Limits(
-                start_s=servers.vllm.start_timeout_s,
+                start_s=servers.connect_timeout_s,
                 connect_s=servers.connect_timeout_s,
                 request_s=servers.request_timeout_s,
-                push_s=servers.push_timeout_s,
+                push_s=servers.request_timeout_s,
                 restarts=0,
             ),
             say=report.say,

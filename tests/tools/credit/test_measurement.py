@@ -21,11 +21,12 @@ def test_a_folder_that_is_older_than_a_key_counts_as_played_with_its_default(
     config = resolve(default_config())
     claim_folder(tmp_path, config, 8)
     settings = json.loads((tmp_path / "settings.json").read_text())
-    del settings["env.overlong_penalty"]
+    del settings["env.overlong_buffer"]
+    settings["env.overlong_penalty"] = 1.0  # the key is gone
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     claim_folder(tmp_path, config, 8)
-    config.env.overlong_penalty = 0.5
-    with pytest.raises(InputError, match=r"env.overlong_penalty=0.5 \(there: 1.0\)"):
+    config.env.overlong_buffer = 5
+    with pytest.raises(InputError, match=r"env.overlong_buffer=5 \(there: 0\)"):
         claim_folder(tmp_path, config, 8)
 
 
