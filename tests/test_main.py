@@ -122,7 +122,7 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--workdr=runs/x"], "'--workdr=runs/x': no such flag; nearest: --workdir"),
         (
             ["--config=alfworld", "--config.model.path=models/alfworld_tiny"],
-            "config.env.options.data='': name the folder with the games",
+            "config.env.options.data='': no folder with games",
         ),
         ([CONFIG, "--config.train.minibatch=100000"], "at most 1152 steps"),
         ([CONFIG, "--push=me/mine"], "--push=me/mine: belongs to --mode=export; leave it out"),

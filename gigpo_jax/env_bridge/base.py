@@ -132,7 +132,7 @@ def check_fractions(**fractions: float) -> None:
     """Raises InputError unless all values are probabilities."""
     for key, fraction in fractions.items():
         if not 0.0 <= fraction <= 1.0:
-            raise InputError("give a probability between 0 and 1", key=key, value=repr(fraction))
+            raise InputError("must be a probability between 0 and 1", key=key, value=repr(fraction))
 
 
 def check_whole(
@@ -153,4 +153,4 @@ def check_whole(
         allowed = f" from {minimum} to {maximum}"
     elif minimum is not None:
         allowed = f" of at least {minimum}"
-    raise InputError(f"give a whole number{allowed}", key=key, value=repr(value))
+    raise InputError(f"must be a whole number{allowed}", key=key, value=repr(value))

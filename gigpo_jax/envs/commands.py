@@ -163,9 +163,10 @@ def write_frozen_panel(args: argparse.Namespace) -> str:
     """Writes a panel of the tasks of a split."""
     if args.each is not None and args.each < 1:
         raise InputError(
-            "give a number of at least 1, or leave it out for all tasks",
+            "must be at least 1",
             key="--each",
             value=args.each,
+            fix="leave it out for all tasks",
         )
     panel = panels.freeze_tasks(
         args.environment,
@@ -188,9 +189,9 @@ def compare_panel(args: argparse.Namespace) -> str:
 def check_promises(args: argparse.Namespace) -> str:
     """Checks that an environment keeps its promises."""
     if args.tasks < 1:
-        raise InputError("give at least one task", key="--tasks", value=args.tasks)
+        raise InputError("must be at least 1", key="--tasks", value=args.tasks)
     if args.limit <= 0:
-        raise InputError("give a time above 0", key="--limit", value=f"{args.limit:g}")
+        raise InputError("must be above 0", key="--limit", value=f"{args.limit:g}")
     entry = registry.playable_spec(args.name)
     options = dict(args.option)
     # Before anything is built: a wrong type is one line.

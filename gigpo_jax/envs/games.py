@@ -91,7 +91,7 @@ class GameEnv:
           regret: Whether `info` has the regret of each action.
         """
         if observation not in ("picture", "text"):
-            raise InputError("choose picture or text", key="observation", value=repr(observation))
+            raise InputError("must be picture or text", key="observation", value=repr(observation))
         if anchor != "state":
             raise InputError("games have state alone", key="anchor", value=repr(anchor))
         check_whole("max_steps", max_steps, 1)

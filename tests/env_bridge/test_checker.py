@@ -109,7 +109,7 @@ def test_the_command_reports_and_exits(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["check", "example", "--split", "valid"]) == 2
     assert capsys.readouterr().err.startswith("--split='valid': ")
     assert main(["check", "example", "--tasks", "0"]) == 2
-    assert capsys.readouterr().err == "--tasks=0: give at least one task\n"
+    assert capsys.readouterr().err == "--tasks=0: must be at least 1\n"
     with pytest.raises(SystemExit) as caught:
         main(["check", "example", "--option", "drawers"])
     assert caught.value.code == 2

@@ -23,10 +23,13 @@ def test_bad_options_splits_and_calls_are_told(name: str) -> None:
     for options, message in (
         (
             {"observation": "sound"},
-            r"config\.env\.options\.observation='sound': choose picture or text",
+            r"config\.env\.options\.observation='sound': must be picture or text",
         ),
         ({"anchor": "board"}, r"config\.env\.options\.anchor='board': games have state alone"),
-        ({"max_steps": 0}, r"config\.env\.options\.max_steps=0: give a whole number of at least 1"),
+        (
+            {"max_steps": 0},
+            r"config\.env\.options\.max_steps=0: must be a whole number of at least 1",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             registry.make(name, **options)
@@ -39,7 +42,7 @@ def test_bad_options_splits_and_calls_are_told(name: str) -> None:
         env.reset(Task("x", "", "valid"))
     with pytest.raises(EnvError, match="step before reset"):
         registry.make(name).step("up")
-    with pytest.raises(InputError, match=r"random_fraction=1\.5: give a probability"):
+    with pytest.raises(InputError, match=r"random_fraction=1\.5: must be a probability"):
         registry.make_expert(name, 0, random_fraction=1.5)
 
 
@@ -93,7 +96,7 @@ def test_the_command_writes_what_an_agent_sees(
 )
 def test_sokoban_refuses_rooms_that_it_cannot_make(option: str, value: int) -> None:
     with pytest.raises(
-        InputError, match=rf"config\.env\.options\.{option}={value}: give a whole number from"
+        InputError, match=rf"config\.env\.options\.{option}={value}: must be a whole number from"
     ):
         registry.make("sokoban", **{option: value})
 
@@ -106,7 +109,8 @@ def test_the_shallowest_rooms_of_each_number_of_boxes_can_be_made() -> None:
             )
             assert env.reset(env.tasks("test")[0]).anchor.count("X") == boxes
         with pytest.raises(
-            InputError, match=rf"depth={2 * boxes - 1}: give a whole number from {2 * boxes} to 100"
+            InputError,
+            match=rf"depth={2 * boxes - 1}: must be a whole number from {2 * boxes} to 100",
         ):
             registry.make("sokoban", boxes=boxes, depth=2 * boxes - 1)
 
@@ -130,7 +134,7 @@ def test_equal_states_of_the_example_have_equal_futures() -> None:
     start = env.reset(task).anchor
     assert env.step("wait").observation.anchor == start
     assert env.step("open drawer 1").observation.anchor != start
-    with pytest.raises(InputError, match="anchor='board': choose text or state"):
+    with pytest.raises(InputError, match="anchor='board': must be text or state"):
         registry.make("example", anchor="board")
 
 

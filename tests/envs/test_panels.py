@@ -113,7 +113,7 @@ def test_the_command_freezes_and_checks(
     assert main([*check, "nothing", "--option", f"data={small}"]) == 2
     assert "no such file, and no panel of alfworld (those are: long_seen" in capsys.readouterr().err
     assert main(freeze) == 2
-    assert "data='': name the folder with the games" in capsys.readouterr().err
+    assert "data='': no folder with games" in capsys.readouterr().err
     assert main([*freeze, "--each", "0"]) == 2
     assert "--each=0" in capsys.readouterr().err
     assert main(["freeze", "alfword", *freeze[2:]]) == 2

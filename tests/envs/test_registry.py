@@ -74,12 +74,12 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         (
             "alfworld",
             {"data": "/tmp", "anchor": "x"},
-            r"config\.env\.options\.anchor='x': write state, belief, feedback",
+            r"config\.env\.options\.anchor='x': must be state, belief, feedback",
         ),
         (
             "webshop",
             {"data": "/tmp", "observation": "x"},
-            r"config\.env\.options\.observation='x': choose one of",
+            r"config\.env\.options\.observation='x': must be one of",
         ),
         ("example", {"games": -1}, r"config\.env\.options\.games=-1: use a number"),
         ("example", {"games": "4"}, r"config\.env\.options\.games='4': must be of type int"),

@@ -185,7 +185,7 @@ class WorldEnv(gymnasium.Env[Any, str]):
         if self._step is None:
             raise EnvError("step before reset: call reset first")
         if not isinstance(action, str):
-            raise InputError("give a text", key="action", value=f"{action!r:.80}")
+            raise InputError("must be a text", key="action", value=f"{action!r:.80}")
         play = self._player.respond if self._responses else self._player.act
         self._step = step = play(action)
         observation = self._make_observation(step)

@@ -35,7 +35,7 @@ class Anchor:
         additions = words[1:]
         if words[0] != "feedback" or not set(additions) <= ADDITIONS.keys():
             raise InputError(
-                f"write state, belief, feedback, or feedback+X with X in "
+                f"must be state, belief, feedback, or feedback+X with X in "
                 f"{', '.join(sorted(ADDITIONS))}",
                 key="anchor",
                 value=repr(spec),

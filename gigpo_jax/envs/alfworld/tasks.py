@@ -26,7 +26,7 @@ def check_task_types(task_types: Sequence[str]) -> None:
     """
     if isinstance(task_types, str) or not task_types:
         raise InputError(
-            f"give a list of one or more of {', '.join(TASK_TYPES)}",
+            f"must be a list of one or more of {', '.join(TASK_TYPES)}",
             key="task_types",
             value=repr(task_types),
         )

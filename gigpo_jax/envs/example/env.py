@@ -19,11 +19,11 @@ class TreasureEnv:
     def __init__(self, *, drawers: int = 4, games: int = 64, anchor: str = "text") -> None:
         """Every split has `games` tasks, each with `drawers` drawers."""
         if not 1 <= drawers <= 99:
-            raise InputError("use a number from 1 to 99", key="drawers", value=str(drawers))
+            raise InputError("must be a number from 1 to 99", key="drawers", value=str(drawers))
         if games < 1:
-            raise InputError("use a number of at least 1", key="games", value=str(games))
+            raise InputError("must be a number of at least 1", key="games", value=str(games))
         if anchor not in ("text", "state"):
-            raise InputError("choose text or state", key="anchor", value=repr(anchor))
+            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         self._drawers = drawers
         self._games = games
         self._anchor = anchor
@@ -35,7 +35,7 @@ class TreasureEnv:
     def tasks(self, split: str) -> Sequence[Task]:
         """Lists a split's tasks, typed by their treasure."""
         if split not in ("train", "test"):
-            raise InputError("choose train or test", key="config.env.split", value=repr(split))
+            raise InputError("must be train or test", key="config.env.split", value=repr(split))
         tasks = []
         for number in range(self._games):
             # In turn: every type has as many tasks as the others, or one less.

@@ -72,7 +72,7 @@ class GymnasiumEnv:
           InputError: An unknown ID, a missing package or an option that cannot be used.
         """
         if anchor not in ("text", "state"):
-            raise InputError("choose text or state", key="anchor", value=repr(anchor))
+            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         if time_limit is not None:
             check_whole("time_limit", time_limit, 1)
         self._id = _find_id(source)

@@ -85,9 +85,9 @@ class OpenEnvEnv:
           InputError: A missing package or an option that cannot be used.
         """
         if tasks not in ("seeds", "server"):
-            raise InputError("choose seeds or server", key="tasks", value=repr(tasks))
+            raise InputError("must be seeds or server", key="tasks", value=repr(tasks))
         if not answer_timeout_s > 0:
-            raise InputError("give a time above 0", key="answer_timeout_s", value=answer_timeout_s)
+            raise InputError("must be above 0", key="answer_timeout_s", value=answer_timeout_s)
         check_whole("result_characters", result_characters, 1)
         if not source:
             raise InputError(

@@ -261,7 +261,7 @@ def make(
     check_whole("config.env.options.document_chars", document_chars, 1, 10**6)
     if anchor not in ANCHORS:
         raise InputError(
-            f"choose one of {', '.join(ANCHORS)}",
+            f"must be one of {', '.join(ANCHORS)}",
             key="config.env.options.anchor",
             value=repr(anchor),
         )
@@ -284,7 +284,7 @@ def _check_seconds(name: str, seconds: float) -> None:
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not 0 < float(seconds) <= 3600:
         raise InputError(
-            "give a number of seconds above 0, at most 3600",
+            "must be a number of seconds above 0, at most 3600",
             key=f"config.env.options.{name}",
             value=repr(seconds),
         )
@@ -294,10 +294,10 @@ def _find_data(data: str | os.PathLike[str] | None, url: str) -> Path:
     """Returns the folder of questions; by default the synthetic world's."""
     if url and data is None:
         raise InputError(
-            "name the folder of questions too, as data",
+            "a retriever has no questions",
             key="config.env.options.url",
             value=repr(url),
-            fix="docs/search.md",
+            fix="name the folder of questions too, as data (docs/search.md)",
         )
     if data is None:
         return generate.ensure_world()

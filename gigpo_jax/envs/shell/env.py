@@ -260,17 +260,17 @@ def make(
     """
     for kind in kinds:
         if kind not in KINDS:
-            raise InputError(f"choose from {', '.join(KINDS)}", key="kinds", value=repr(kind))
+            raise InputError(f"must be of {', '.join(KINDS)}", key="kinds", value=repr(kind))
     if not kinds:
-        raise InputError(f"choose from {', '.join(KINDS)}", key="kinds", value=repr(kinds))
+        raise InputError(f"must be of {', '.join(KINDS)}", key="kinds", value=repr(kinds))
     if anchor not in ANCHORS:
-        raise InputError(f"choose {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
+        raise InputError(f"must be {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
     check_whole("output_chars", output_chars, 1, 100_000)
     check_whole("memory_mib", memory_mib, 32)
     check_whole("folder_mib", folder_mib, 1, 64)
     if not 0.1 <= time_s <= 600:
-        raise InputError("use a number from 0.1 to 600", key="time_s", value=repr(time_s))
+        raise InputError("must be a number from 0.1 to 600", key="time_s", value=repr(time_s))
     check_sandbox()
     limits = dataclasses.replace(
         CommandLimits(), seconds=float(time_s), memory=memory_mib << 20, folder=folder_mib << 20

@@ -252,10 +252,10 @@ def make(
     """
     if observation not in OBSERVATIONS:
         raise InputError(
-            f"choose one of {', '.join(OBSERVATIONS)}", key="observation", value=repr(observation)
+            f"must be one of {', '.join(OBSERVATIONS)}", key="observation", value=repr(observation)
         )
     if anchor not in ANCHORS:
-        raise InputError(f"choose one of {', '.join(ANCHORS)}", key="anchor", value=repr(anchor))
+        raise InputError(f"must be one of {', '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
     if data is None:
         folder = generate.ensure_catalogue()

@@ -128,12 +128,13 @@ def _select_environment(config: ConfigDict, label: str) -> ConfigDict:
     environments = member_configs(config)
     if label not in environments:
         labels = ", ".join(filter(None, environments))
-        fix = (
-            f"credit measures one environment of env.mix; name one: {labels}"
-            if labels
-            else "of env.mix; leave it out"
-        )
-        raise InputError(fix, key="--environment", value=label)
+        if labels:
+            reason = "credit measures one environment of env.mix"
+            fix = f"name one: {labels}"
+        else:
+            reason = "the run has no env.mix"
+            fix = "leave it out"
+        raise InputError(reason, key="--environment", value=label, fix=fix)
     return environments[label]
 
 

@@ -47,7 +47,7 @@ def test_128_episodes_at_once_give_what_the_environment_gives_alone() -> None:
 
 
 def test_a_pool_without_workers_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^workers=0: give a whole number of at least 1"):
+    with pytest.raises(InputError, match=r"^workers=0: must be a whole number of at least 1"):
         EnvPool(EXAMPLE, workers=0, envs_per_worker=2)
 
 

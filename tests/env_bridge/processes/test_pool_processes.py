@@ -21,7 +21,7 @@ from tests.processes import alive, gone
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (EXAMPLE, {"drawers": 0}, "env.options.drawers=0: use a number from 1 to 99"),
+        (EXAMPLE, {"drawers": 0}, "env.options.drawers=0: must be a number from 1 to 99"),
         (EXAMPLE, {"windows": 2}, "unexpected keyword argument 'windows'"),
         (
             FAILING + "no_data",

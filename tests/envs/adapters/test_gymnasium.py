@@ -144,10 +144,10 @@ def test_bad_input_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> 
         env.step("open drawer 1")
     with pytest.raises(InputError, match=r"options=\['tsk'\]: not known; give task"):
         env.reset(options={"tsk": 1})
-    with pytest.raises(InputError, match="task=99: give a whole number from 0 to 63"):
+    with pytest.raises(InputError, match="task=99: must be a whole number from 0 to 63"):
         env.reset(options={"task": 99})
     env.reset()
-    with pytest.raises(InputError, match="action=3: give a text"):
+    with pytest.raises(InputError, match="action=3: must be a text"):
         env.step(3)
 
 

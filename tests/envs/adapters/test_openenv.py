@@ -104,7 +104,7 @@ def test_bad_input_is_an_error_and_the_session_continues(url: str) -> None:
             client.step({"action": "open drawer 1"})
         for arguments, message in (
             ({"task": "test/9"}, "test of example has no such task"),
-            ({"task": 64}, "give a whole number from 0 to 63"),
+            ({"task": 64}, "must be a whole number from 0 to 63"),
             ({"tsk": 1}, "'tsk'.* not known; give task, or seed"),
             ({"split": "train"}, "this server has test"),
         ):
@@ -160,8 +160,8 @@ def test_the_command_refuses_bad_input_in_one_line(capsys: pytest.CaptureFixture
     for words, message in (
         (["exampel"], "name='exampel': unknown; did you mean 'example'?"),
         (["example", "--panel", "x"], "panel='x': no such file"),
-        (["example", "--option", "drawers=0"], "options.drawers=0: use a number from 1 to 99"),
-        (["example", "--port", "99999"], "--port=99999: give a whole number from 0 to 65535"),
+        (["example", "--option", "drawers=0"], "options.drawers=0: must be a number from 1 to 99"),
+        (["example", "--port", "99999"], "--port=99999: must be a whole number from 0 to 65535"),
         (["example", "--host", "256.0.0.1"], "--host=256.0.0.1 --port=8000: "),
     ):
         assert main(words) == 2

@@ -111,7 +111,7 @@ def test_a_victory_with_the_last_action_ends_by_the_rules() -> None:
             {"split": "tset"},
             r"^split='tset': this environment has the splits train, test",
         ),
-        ("sokoban", {"size": 99}, r"^options\.size=99: give a whole number from 5 to 10"),
+        ("sokoban", {"size": 99}, r"^options\.size=99: must be a whole number from 5 to 10"),
         ("sokoban", {"sise": 6}, r"nearest: size"),
         (
             "sokoban",
@@ -125,8 +125,8 @@ def test_a_victory_with_the_last_action_ends_by_the_rules() -> None:
             {},
             r"^name='.*:HARNESS': a harness plays whole episodes by itself",
         ),
-        ("sokoban", {"history": -1}, r"^history=-1: give a whole number of at least 0"),
-        ("alfworld", {"split": "train"}, r"name the folder with the games"),
+        ("sokoban", {"history": -1}, r"^history=-1: must be a whole number of at least 0"),
+        ("alfworld", {"split": "train"}, r"no folder with games"),
         ("sokoban", {"panel": 7}, r"^panel=7: must be of type str"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_task_that_is_not_there_is_refused_with_the_nearest() -> None:
     ):
         world.task("test/001")
     for index in (64, -1, True, 1.5):
-        with pytest.raises(InputError, match="give a whole number from 0 to 63"):
+        with pytest.raises(InputError, match="must be a whole number from 0 to 63"):
             world.task(index)  # type: ignore[arg-type]
 
 

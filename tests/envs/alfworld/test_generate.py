@@ -262,7 +262,7 @@ def test_fifty_games_a_second(tmp_path):
         ),
         ({"games": 0}, "games=0"),
         ({"size": "medium"}, "size='medium': no such size; choose one of full, small"),
-        ({"receptacles": 2}, "receptacles=2: give a number"),
+        ({"receptacles": 2}, "receptacles=2: must be a number"),
         ({"objects": (5, 3)}, r"objects=\(5, 3\)"),
         ({"task_types": ["juggle"]}, "task_types='juggle'"),
         ({"task_types": []}, "one or more"),

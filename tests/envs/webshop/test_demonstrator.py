@@ -67,6 +67,6 @@ def test_the_seed_decides_the_lapses(env):
 
 def test_a_share_that_is_none_is_refused():
     with pytest.raises(
-        InputError, match=r"forget_fraction=1\.5: give a probability between 0 and 1"
+        InputError, match=r"forget_fraction=1\.5: must be a probability between 0 and 1"
     ):
         Demonstrator(0, forget_fraction=1.5)

@@ -121,7 +121,7 @@ def test_prices():
 
 
 def test_num_products_counts_entries_of_the_file(own_copy):
-    with pytest.raises(InputError, match="num_products=0: give a whole number of at least 1"):
+    with pytest.raises(InputError, match="num_products=0: must be a whole number of at least 1"):
         open_catalogue(own_copy, num_products=0)
     raw = json.loads((own_copy / "items_shuffle_1000.json").read_text())
     catalogue = open_catalogue(own_copy, num_products=len(raw) - 50)

@@ -185,5 +185,5 @@ def test_the_chosen_options_can_be_part_of_the_anchor(small: Catalogue) -> None:
         assert len({observation.text for observation in observations}) == 1
         anchors[anchor] = len({observation.anchor for observation in observations})
     assert anchors == {"page": 1, "page+options": 1 + len(goal.options)}
-    with pytest.raises(InputError, match="choose one of page, page"):
+    with pytest.raises(InputError, match="must be one of page, page"):
         registry.make("webshop", data=small.folder, anchor="pages")

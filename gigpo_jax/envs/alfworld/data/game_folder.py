@@ -81,7 +81,7 @@ def find_data(data: str | os.PathLike) -> Path:
     """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
         advice = _ADVICE.format(data="DIR", split="train")
-        raise InputError("name the folder with the games", key="data", value=repr(data), fix=advice)
+        raise InputError("no folder with games", key="data", value=repr(data), fix=advice)
     folder = expand_path("data", data)
     if not folder.is_dir():
         advice = _ADVICE.format(data=folder, split="train")

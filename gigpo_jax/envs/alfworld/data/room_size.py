@@ -58,7 +58,7 @@ def _parse_range(key: str, value: object, minimum: int) -> tuple[int, int]:
         case (int(low), int(high)) if minimum <= low <= high:
             return low, high
     raise InputError(
-        f"give a number or a (least, greatest) pair, at least {minimum}",
+        f"must be a number or a (least, greatest) pair, at least {minimum}",
         key=key,
         value=repr(value),
     )

@@ -65,7 +65,7 @@ class Service:
         self._about = about
         self._together = bool(getattr(retriever, "together", False))
         if threads < 0:
-            raise InputError("give 0 (one a core) or more", key="--threads", value=threads)
+            raise InputError("must be 0 (one a core) or more", key="--threads", value=threads)
         self._threads = ThreadPoolExecutor(
             threads or os.cpu_count() or 1, thread_name_prefix="search"
         )

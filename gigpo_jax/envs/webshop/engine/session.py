@@ -113,7 +113,7 @@ class Session:
     ) -> None:
         if observation not in OBSERVATIONS:
             raise InputError(
-                f"choose one of {', '.join(OBSERVATIONS)}",
+                f"must be one of {', '.join(OBSERVATIONS)}",
                 key="observation",
                 value=repr(observation),
             )

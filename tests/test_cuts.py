@@ -1,0 +1,49 @@
+"""The distributions cut out of the package: every file imports what the cut has, and no more."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Files that need more are for the extras of gigpo-worlds; the name of the package they adapt to is
+# that of the extra, or they are clients of it.
+ADAPTERS = ("gigpo_jax/envs/adapters/", "gigpo_jax/envs/incoming/")
+
+
+def top_level_imports(path: pathlib.Path, modules: set[str]) -> set[str]:
+    """Names that a file imports at its top; a module of the cut by its full name."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & modules
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("credit", {"jax", "numpy"}), ("worlds", {"numpy"})], ids=str
+)
+def test_a_cut_imports_what_it_has(name: str, needed: set[str], tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT / name, check=True, capture_output=True, timeout=120)
+    tree = tmp_path / f"gigpo_{name}" / "sources"
+    files = {path.relative_to(tree).as_posix(): path for path in sorted(tree.rglob("*.py"))}
+    modules = {file.removesuffix(".py").replace("/", ".") for file in files}
+    modules |= {module.removesuffix(".__init__") for module in modules}
+    assert len(files) > 20
+    missing = []
+    for file, path in files.items():
+        for imported in sorted(top_level_imports(path, modules)):
+            package = imported.partition(".")[0]
+            is_known = package in needed or package in sys.stdlib_module_names
+            if file.startswith(ADAPTERS) and package != "gigpo_jax":
+                is_known = True
+            if not is_known and imported not in modules:
+                missing.append(f"{file} imports {imported}")
+    assert not missing
