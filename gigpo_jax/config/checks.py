@@ -39,11 +39,11 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     # Each environment alone, so that the checks need not know of mixes.
     for label, member in mix.member_configs(config).items():
         with mix.name_member_keys(label):
-            _check_environment(member, config)
-            _check_harness(member, config)
             for part in parts:
                 if part.check_environment:
                     part.check_environment(member, config)
+            _check_environment(member, config)
+            _check_harness(member, config)
             _check_algorithm(member, config)
     if not mix.writes_summaries(config):
         reader = "env.context=drop_oldest without env.plan=strategy"

@@ -519,7 +519,6 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
     {
         "servers": "gigpo_jax.engines.remote.keys:PART",
         "vLLM servers": "gigpo_jax.engines.vllm.keys:PART",
-        "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
         "adapter": "gigpo_jax.learner.adapter_keys:PART",
         "critic": "gigpo_jax.learner.critic_keys:PART",
         "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
@@ -528,6 +527,7 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "lessons": "gigpo_jax.learner.experience_keys:PART",
         "turns sampled again": "gigpo_jax.rollout.resample_keys:PART",
         "agents": "gigpo_jax.rollout.agent_keys:PART",
+        "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
         "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
     }
 )
