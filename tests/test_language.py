@@ -33,8 +33,9 @@ SHARED_NAMES = {
     "write_compact_prompt",
     "_write_system_message",
     "_write_user_message",
-    # What a method gives to the checks of a config.
+    # What a method or a part of a run gives to the checks of a config.
     "check",
+    "check_member",
     # The base of our environments in a library of others, by adapter.
     "WorldEnv",
     # What every kind of model has: axes of its parameters, scores, the file of its settings.

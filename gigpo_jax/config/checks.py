@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import PARTS, value_of
-from gigpo_jax.config.requirements import algorithm_signals, require, require_default
+from gigpo_jax.config.requirements import require, require_default, signal_classes
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
@@ -40,8 +40,8 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     for label, member in mix.member_configs(config).items():
         with mix.name_member_keys(label):
             for part in parts:
-                if part.check_environment:
-                    part.check_environment(member, config)
+                if part.check_member:
+                    part.check_member(member, config)
             _check_environment(member, config)
             _check_harness(member, config)
             _check_algorithm(member, config)
@@ -288,7 +288,7 @@ def _check_algorithm(config: ConfigDict, run: ConfigDict) -> None:
     check_fixed_point(config.rl.settings, config.rl.gamma)
     if algorithm.check:
         load_reference(algorithm.check, key="config.rl.algorithm")(config)
-    signals = algorithm_signals(config)
+    signals = signal_classes(config)
     filled = {name for signal in signals for name in signal.columns}
     for name in {*algorithm.columns} - {*COLUMNS_OF_STEPS} - filled:
         require(False, config, "rl.algorithm", f"no signal of it fills its column {name}")

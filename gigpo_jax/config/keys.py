@@ -70,13 +70,13 @@ class Part:
       keys: Its keys by dotted name.
       check: (config, whether parameters will be updated) -> None. It checks the whole config and
         raises InputError.
-      check_environment: (config with one environment alone, config of the run) -> None. It checks
+      check_member: (config with one environment alone, config of the run) -> None. It checks
         each environment of a run.
     """
 
     keys: Mapping[str, Key]
     check: Callable[[ConfigDict, bool], None] | None = None
-    check_environment: Callable[[ConfigDict, ConfigDict], None] | None = None
+    check_member: Callable[[ConfigDict, ConfigDict], None] | None = None
 
 
 # Names that saved configs have for keys of today.

@@ -29,7 +29,7 @@ def require_default(config: ConfigDict, name: str, reader: str) -> None:
     require(is_default, config, name, f"not read by {reader}", "leave it out")
 
 
-def algorithm_signals(config: ConfigDict) -> list[Any]:
+def signal_classes(config: ConfigDict) -> list[Any]:
     """The classes of the signals that the algorithm of a config names."""
     names = find_algorithm(config.rl.algorithm, config.rl.settings).signals
     # By name: only a run whose algorithm has signals imports the learner for its checks.
@@ -45,7 +45,7 @@ def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
       text: What they are, for the message.
       fix: Advice for the message.
     """
-    for signal in algorithm_signals(config):
+    for signal in signal_classes(config):
         reason = signal.reads_steps_alone.format(text)
         require(not reason, config, key, f"{config.rl.algorithm} {reason}", fix)
 

@@ -31,7 +31,7 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(config.agent == "plain", config, "train.experience", reason, "use agent=plain")
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that prompts show lessons."""
     if not run.train.experience:
         return
@@ -44,4 +44,4 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
     require(shows, run, "train.experience", reason, fix)
 
 
-PART = Part(KEYS, check=check, check_environment=check_environment)
+PART = Part(KEYS, check=check, check_member=check_member)

@@ -44,7 +44,7 @@ def check(config: ConfigDict, trains: bool) -> None:
         require(config.eval.trials == 1, config, "eval.trials", "only gigpo eval has trials", fix)
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that prompts are the run's own where an agent writes them."""
     del run
     if registry.spec(config.env.name).harness:
@@ -52,4 +52,4 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
         require(config.agent == "plain", config, "agent", reason, "leave it out")
 
 
-PART = Part(KEYS, check=check, check_environment=check_environment)
+PART = Part(KEYS, check=check, check_member=check_member)

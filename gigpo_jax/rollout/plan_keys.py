@@ -33,7 +33,7 @@ def check(config: ConfigDict, trains: bool) -> None:
         require_default(config, "train.strategy_episodes", f"rl.algorithm={config.rl.algorithm}")
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks an environment whose responses state plans."""
     env = config.env
     if env.plan == "none":
@@ -60,4 +60,4 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
         require_steps(config, "env.plan", "a strategy", fix)
 
 
-PART = Part(KEYS, check=check, check_environment=check_environment)
+PART = Part(KEYS, check=check, check_member=check_member)

@@ -23,7 +23,7 @@ KEYS = {
 }
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that turns can be sampled again."""
     del run
     reason = "the program of the harness asks for responses"
@@ -32,4 +32,4 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
     require(can_resample, config, "env.resample_turns", reason, "use 0")
 
 
-PART = Part(KEYS, check_environment=check_environment)
+PART = Part(KEYS, check_member=check_member)

@@ -67,7 +67,7 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(algorithm.takes_forks, config, "train.forks", reason, fix)
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that an environment can begin in such states."""
     environment = registry.spec(config.env.name)
     is_conversation = isinstance(
@@ -127,4 +127,4 @@ def _check_earlier_starts(config: ConfigDict, run: ConfigDict, is_conversation: 
     require(not train.max_staleness, run, "train.max_staleness", reason, fix)
 
 
-PART = Part(KEYS, check=check, check_environment=check_environment)
+PART = Part(KEYS, check=check, check_member=check_member)

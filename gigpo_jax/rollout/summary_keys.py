@@ -26,7 +26,7 @@ KEYS = {
 }
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks an environment whose conversations are summarised."""
     del run
     env = config.env
@@ -65,4 +65,4 @@ def check_summary_length(config: ConfigDict) -> None:
     require(is_short, config, "sampling.max_summary_tokens", reason, fix)
 
 
-PART = Part(KEYS, check_environment=check_environment)
+PART = Part(KEYS, check_member=check_member)

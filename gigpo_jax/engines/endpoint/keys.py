@@ -21,7 +21,7 @@ KEYS = {
 }
 
 
-def check_environment(config: ConfigDict, run: ConfigDict) -> None:
+def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that a harness may play for as long as a response may take."""
     if not registry.spec(config.env.name).harness:
         return
@@ -34,4 +34,4 @@ def check_environment(config: ConfigDict, run: ConfigDict) -> None:
     require(is_long, config, "env.step_timeout_s", reason, fix)
 
 
-PART = Part(KEYS, check_environment=check_environment)
+PART = Part(KEYS, check_member=check_member)
