@@ -1,5 +1,6 @@
 """The tables of the evidence pages are those of the raw files."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -11,10 +12,15 @@ from benchmarks.evidence import EXPERIMENTS, GIGPO, GRPO, ROOT, TABLES, Differen
 from gigpo_jax.tools.compare.statistics import MeanFit, make_interval
 
 
+@functools.cache
+def list_differences(index: int) -> list[Difference]:
+    return evidence.list_differences(EXPERIMENTS[index])
+
+
 @pytest.mark.parametrize("index", [3, 5])  # WebShop, 60 with two main comparisons; BabyAI
 def test_pages_and_record_have_the_numbers_of_the_raw_files(index: int):
     experiment = EXPERIMENTS[index]
-    differences = evidence.list_differences(experiment)
+    differences = list_differences(index)
     names = (experiment.name,)
     record = [row for row in json.loads(evidence.RECORD.read_text()) if row["experiment"] in names]
     assert len(record) == len(differences) == 5
@@ -34,13 +40,13 @@ def test_pages_and_record_have_the_numbers_of_the_raw_files(index: int):
 
 
 def test_only_what_survives_its_correction_is_bold():
-    webshop = {(row.arm, row.base): row for row in evidence.list_differences(EXPERIMENTS[3])}
+    webshop = {(row.arm, row.base): row for row in list_differences(3)}
     assert {names for names, row in webshop.items() if row.is_significant} == {
         ("`graph_values`", GRPO),
         ("combination", GRPO),
     }
     # Its p-value is small enough, but its rates were chosen on the reported panels.
-    babyai = evidence.list_differences(EXPERIMENTS[5])
+    babyai = list_differences(5)
     (values,) = [row for row in babyai if (row.arm, row.base) == ("`graph_values`", GRPO)]
     assert values.corrected is not None
     assert values.corrected < 0.05

@@ -1,5 +1,7 @@
 """Scores of packed samples are those of each sample by itself."""
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.learner.samples import step_samples
+from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder
 from gigpo_jax.modes.model_folder import fresh_policy
@@ -46,6 +48,13 @@ def step(number: int, rng: np.random.Generator, vocabulary: int) -> Step:
     return Step(number, 0, 0, turn)
 
 
+def pad_texts(samples: Sequence[Sample]) -> np.ndarray:
+    """[n, T], a row for each sample; a causal model does not see the zeros behind a text."""
+    texts = [np.concatenate([s.prompt_tokens, s.response_tokens]) for s in samples]
+    longest = max(map(len, texts))
+    return np.stack([np.pad(text, (0, longest - len(text))) for text in texts])
+
+
 @pytest.mark.parametrize("temperature", [0.4, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None:
     config = small()
@@ -56,13 +65,11 @@ def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None
     scores = make_token_logprobs(config, policy, mesh, temperature)(policy.params, None, samples)
     means = scores.means()
     assert len(scores.entropy) == len(scores.logprob) == len(samples)
+    logits = decoder.logits(policy.config, policy.params, pad_texts(samples))
+    whole = np.asarray(jax.nn.log_softmax(logits.astype(np.float32) / (temperature or 1.0)))
     for number, sample in enumerate(samples):
-        tokens = np.concatenate([sample.prompt_tokens, sample.response_tokens])
-        logits = decoder.logits(policy.config, policy.params, tokens[None])[
-            0, len(sample.prompt_tokens) - 1 : -1
-        ]
-        log_p = np.asarray(jax.nn.log_softmax(logits.astype(np.float32) / (temperature or 1.0)))
-        log_p = log_p[: len(sample.response_tokens)]
+        first = len(sample.prompt_tokens) - 1
+        log_p = whole[number, first : first + len(sample.response_tokens)]
         entropy = -(np.exp(log_p) * log_p).sum(-1)
         logprob = log_p[np.arange(len(log_p)), sample.response_tokens]
         np.testing.assert_allclose(scores.entropy[number], entropy, atol=1e-4)

@@ -81,6 +81,7 @@ def test_a_run_leaves_what_it_promises(whole: Path):
         assert step.version == 2
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment_and_resumed_it_gives_the_same_metrics(
     whole: Path, flags: list[str], tmp_path: Path
 ):
@@ -257,7 +258,7 @@ def test_a_start_that_failed_leaves_the_workdir_to_a_corrected_one(
 
 
 def test_evaluation_and_export_use_the_newest_checkpoint(
-    whole: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, flags: list[str], tmp_path: Path
 ):
     done = run(whole, "eval", *flags, f"--out={tmp_path / 'eval.json'}")
     assert done.returncode == 0, done.stderr
@@ -271,6 +272,24 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
     assert result["outcomes"]["sampled"] == evaluation["results"]["sampled"]
     won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
+    done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
+    assert done.returncode == 0, done.stderr
+    stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
+    assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]
+    model = f"--config.model.path={tmp_path / 'hf'}"
+    again = run(tmp_path / "fresh", "eval", "--initial", model, flags[1])
+    assert again.returncode == 0, again.stderr
+    again_result = json.loads((tmp_path / "fresh/eval_drawers.json").read_text())
+    assert again_result["results"] == result["results"]
+
+
+@pytest.mark.slow
+def test_an_export_that_was_pushed_gives_the_results_of_its_run(
+    whole: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done = run(whole, "eval", *flags, f"--out={tmp_path / 'eval.json'}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval.json").read_text())
     with hub_server.serving() as hub:
         for name, value in {
             "ENDPOINT": hub.url,
@@ -289,8 +308,6 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
             tmp_path / "fresh", "eval", "--initial", "--config.model.path=me/run", flags[1]
         )
     assert again.returncode == 0, again.stderr
-    stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
-    assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]
     assert (
         json.loads((tmp_path / "fresh/eval_drawers.json").read_text())["results"]
         == result["results"]
@@ -456,6 +473,7 @@ def test_an_environment_that_fails_too_often_ends_every_mode_with_its_reason_alo
     assert (tmp_path / "train" / "checkpoints" / "0").is_dir()
 
 
+@pytest.mark.slow
 def test_a_signal_drops_an_update_in_pieces(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from gigpo_jax.rl.advantages import gigpo_advantages
 from gigpo_jax.rl.algorithms import PRESETS, make_advantages
@@ -73,22 +74,27 @@ def test_the_worked_example() -> None:
 HOW = [{"gamma": gamma, "lam": lam} for gamma in (0.95, 1.0, 0.0) for lam in (0.9, 1.0, 0.0)]
 
 
-def test_equals_the_oracle() -> None:
-    for seed, how in enumerate(HOW):
-        rows = steps(seed)
-        words = tokens(seed)
-        np.testing.assert_allclose(
-            both(step_gae(**rows, **how)), oracle.step_gae(**rows, **how), atol=2e-5
-        )
-        per_token = {"value": words["value"], "mask": words["token_mask"] & words["mask"][:, None]}
-        per_token["reward"] = np.where(per_token["mask"], words["value"] ** 2, np.nan)
-        np.testing.assert_allclose(
-            both(token_gae(**per_token, **how)), oracle.token_gae(**per_token, **how), atol=2e-5
-        )
-        how = how | {"token_gamma": 0.97}
-        np.testing.assert_allclose(
-            both(bilevel_gae(**words, **how)), oracle.bilevel_gae(**words, **how), atol=2e-5
-        )
+# In `make test` each gamma and each lambda once.
+@pytest.mark.parametrize(
+    "seed",
+    [seed if seed % 4 == 0 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(9)],
+)
+def test_equals_the_oracle(seed: int) -> None:
+    how = HOW[seed]
+    rows = steps(seed)
+    words = tokens(seed)
+    np.testing.assert_allclose(
+        both(step_gae(**rows, **how)), oracle.step_gae(**rows, **how), atol=2e-5
+    )
+    per_token = {"value": words["value"], "mask": words["token_mask"] & words["mask"][:, None]}
+    per_token["reward"] = np.where(per_token["mask"], words["value"] ** 2, np.nan)
+    np.testing.assert_allclose(
+        both(token_gae(**per_token, **how)), oracle.token_gae(**per_token, **how), atol=2e-5
+    )
+    how = how | {"token_gamma": 0.97}
+    np.testing.assert_allclose(
+        both(bilevel_gae(**words, **how)), oracle.bilevel_gae(**words, **how), atol=2e-5
+    )
 
 
 def test_no_value_and_lambda_1_is_the_discounted_return() -> None:
@@ -126,39 +132,37 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask, (values - chosen.mean()) / np.sqrt(deviation + 1e-8), 0.0)
 
 
-def test_algorithms_with_a_critic_equal_the_oracle() -> None:
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_algorithms_with_a_critic_equal_the_oracle(seed: int) -> None:
     """Advantages of steps and of tokens, and what the critic learns; a penalty belongs to the
     reward of its step.
     """
     common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
-    for seed in range(2):
-        c = critic_columns(seed)
-        mask = (np.arange(9) < c.tokens[:, None]) & c.mask[:, None]
-        chains = {name: getattr(c, name) for name in CHAINS}
-        step = oracle.step_gae(c.reward - c.penalty, c.value, **chains, gamma=0.9, lam=0.8)
-        for name in ("step_ppo", "turn_ppo"):
-            got = make_advantages(name, "verl_agent", **common, lam=0.8)(c)
-            np.testing.assert_allclose(got.total, whitened(step[:, 0], c.mask), atol=5e-5)
-            np.testing.assert_allclose(got.target, step[:, 1], atol=2e-5)
-            assert got.tokens is None
-        how = {"gamma": 0.9, "lam": 0.8, "token_gamma": 0.97}
-        per_token = {
-            "bilevel": oracle.bilevel_gae(
-                c.reward - c.penalty, c.token_value, mask, **chains, **how
-            )
-        }
-        rewards = np.zeros(mask.shape)
-        for n in np.flatnonzero(c.mask):
-            episode = c.mask & (c.group == c.group[n]) & (c.trajectory == c.trajectory[n])
-            rewards[n, c.tokens[n] - 1] = c.reward[episode].sum() - c.penalty[n]
-        per_token["ppo"] = oracle.token_gae(rewards, c.token_value, mask, gamma=0.9, lam=0.8)
-        for name, found in per_token.items():
-            own = {"lam": 0.8} | ({"token_gamma": 0.97} if name == "bilevel" else {})
-            got = make_advantages(name, "verl_agent", **common, **own)(c)
-            np.testing.assert_allclose(got.tokens, whitened(found[..., 0], mask), atol=5e-5)
-            np.testing.assert_allclose(got.target, found[..., 1], atol=2e-5)
-            mean = np.asarray(got.tokens).sum(1) / np.maximum(mask.sum(1), 1)
-            np.testing.assert_allclose(got.total, mean, atol=1e-6)
+    c = critic_columns(seed)
+    mask = (np.arange(9) < c.tokens[:, None]) & c.mask[:, None]
+    chains = {name: getattr(c, name) for name in CHAINS}
+    step = oracle.step_gae(c.reward - c.penalty, c.value, **chains, gamma=0.9, lam=0.8)
+    for name in ("step_ppo", "turn_ppo"):
+        got = make_advantages(name, "verl_agent", **common, lam=0.8)(c)
+        np.testing.assert_allclose(got.total, whitened(step[:, 0], c.mask), atol=5e-5)
+        np.testing.assert_allclose(got.target, step[:, 1], atol=2e-5)
+        assert got.tokens is None
+    how = {"gamma": 0.9, "lam": 0.8, "token_gamma": 0.97}
+    per_token = {
+        "bilevel": oracle.bilevel_gae(c.reward - c.penalty, c.token_value, mask, **chains, **how)
+    }
+    rewards = np.zeros(mask.shape)
+    for n in np.flatnonzero(c.mask):
+        episode = c.mask & (c.group == c.group[n]) & (c.trajectory == c.trajectory[n])
+        rewards[n, c.tokens[n] - 1] = c.reward[episode].sum() - c.penalty[n]
+    per_token["ppo"] = oracle.token_gae(rewards, c.token_value, mask, gamma=0.9, lam=0.8)
+    for name, found in per_token.items():
+        own = {"lam": 0.8} | ({"token_gamma": 0.97} if name == "bilevel" else {})
+        got = make_advantages(name, "verl_agent", **common, **own)(c)
+        np.testing.assert_allclose(got.tokens, whitened(found[..., 0], mask), atol=5e-5)
+        np.testing.assert_allclose(got.target, found[..., 1], atol=2e-5)
+        mean = np.asarray(got.tokens).sum(1) / np.maximum(mask.sum(1), 1)
+        np.testing.assert_allclose(got.total, mean, atol=1e-6)
 
 
 def test_explained_variance_by_hand() -> None:

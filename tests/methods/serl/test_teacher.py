@@ -95,8 +95,6 @@ def test_it_reads_the_prompt_and_what_came_of_the_action(tokenizer: Tokenizer) -
 
 def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Tokenizer) -> None:
     steps = steps_of(tokenizer)
-    plain = learner_of(tokenizer, "grpo")
-    learn(plain, steps, range(1))
     learner = learner_of(tokenizer, refresh=2, iterations=3)
     teacher = find_signal(learner, Teacher)
     read = [
@@ -121,11 +119,6 @@ def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Token
             iteration == 0
         )
         learn(learner, steps, range(iteration, iteration + 1))
-        if iteration == 0:  # hindsight has an effect on what is learnt
-            difference = np.abs(
-                np.asarray(learner.state.params["embed"]) - np.asarray(plain.state.params["embed"])
-            )
-            assert difference.max() > 1e-4
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from gigpo_jax.devices.mesh import make_mesh
+from gigpo_jax.learner.samples import step_samples
 from gigpo_jax.models import decoder
 from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.tools.credit.gradients import WIDTH, fold_array, group_gradients
-from tests.learner.test_token_logprobs import small, step
+from tests.learner.test_token_logprobs import pad_texts, small, step
 
 
 def test_a_sketch_keeps_lengths_and_angles_of_arrays_with_structure() -> None:
@@ -31,29 +32,30 @@ def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
     rng = np.random.default_rng(0)
     steps = [step(number, rng, policy.config.vocab_size) for number in range(1, 10)]
     steps = [type(s)(s.trajectory, s.step, s.trajectory % 3, s.turn) for s in steps]
-    groups = [[s for s in steps if s.group == group] for group in range(3)]
     advantages = rng.normal(size=len(steps))
+    samples = step_samples(steps)
+    texts = pad_texts(samples)
+    weights = np.zeros((3, *texts[:, 1:].shape), np.float32)  # [group, step, token]
+    for number, sample in enumerate(samples):
+        first = len(sample.prompt_tokens) - 1
+        tokens = slice(first, first + len(sample.response_tokens))
+        weights[steps[number].group, number, tokens] = advantages[number]
 
-    def objective(params, members):
-        total = 0.0
-        for s in members:
-            tokens = np.concatenate([s.turn.prompt_tokens, s.turn.response_tokens])
-            logits = (
-                decoder.logits(policy.config, params, tokens[None])[
-                    0, len(s.turn.prompt_tokens) - 1 : -1
-                ]
-                / 0.7
-            )
-            found = jnp.take_along_axis(
-                jax.nn.log_softmax(logits), s.turn.response_tokens[:, None], 1
-            )
-            total += advantages[steps.index(s)] * found.sum()
-        return total
+    @jax.jit
+    def differentiate(params, weight):
+        def objective(params):
+            logits = decoder.logits(policy.config, params, texts)[:, :-1] / 0.7
+            found = jnp.take_along_axis(jax.nn.log_softmax(logits), texts[:, 1:, None], -1)
+            return (weight * found[..., 0]).sum()
 
-    exact = []
-    for members in groups:
-        leaves = jax.tree.leaves(jax.grad(objective)(policy.params, members))
-        exact.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+        return jax.grad(objective)(params)
+
+    exact = [
+        np.concatenate(
+            [np.ravel(leaf) for leaf in jax.tree.leaves(differentiate(policy.params, w))]
+        )
+        for w in weights
+    ]
     got = group_gradients(config, policy, mesh, policy.params, steps)(advantages)
     expected = np.array(exact) @ np.array(exact).T
     lengths = np.sqrt(np.diag(expected))
