@@ -4,19 +4,17 @@ import asyncio
 import concurrent.futures
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax.numpy as jnp
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import read_object
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
+from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer, read_stop_strings
 
 
 class TextModel:
@@ -26,7 +24,8 @@ class TextModel:
 
     Attributes:
       tokenizer: Tokenizer of the model folder.
-      stop: Strings that end a response by default: `stop_strings` of generation_config.json.
+      stop: Strings that end a response by default: `stop_strings` of gigpo_jax.json and
+        generation_config.json.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class TextModel:
                 fix="name a language model",
             )
         check_vocabulary(self.tokenizer, config.vocab_size, path)
-        self.stop = _read_stop_strings(folder / "generation_config.json")
+        self.stop = read_stop_strings(folder)
         settings = EngineSettings(slots=slots, max_length=max_length, dtype=jnp.dtype(dtype))
         self._engine = JaxEngine(config, params, settings, tokenizer=self.tokenizer)
 
@@ -139,9 +138,3 @@ class TextModel:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _read_stop_strings(path: Path) -> tuple[str, ...]:
-    if not path.exists():
-        return ()
-    return tuple(read_object(path).get("stop_strings") or ())

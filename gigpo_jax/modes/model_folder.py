@@ -88,8 +88,8 @@ def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> "Vi
 def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:
     """Writes a policy for transformers and vLLM.
 
-    generation_config.json ends responses where the policy's end. With an adapter the folder has the
-    merged model in float32, and the adapter alone in PEFT's layout in `adapter/`.
+    Responses end where the policy's do. With an adapter the folder has the merged model in float32,
+    and the adapter alone in PEFT's layout in `adapter/`.
 
     Args:
       folder: New folder, as for `save_weights.save_hf`.

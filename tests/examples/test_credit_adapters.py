@@ -137,7 +137,6 @@ class Batches:
         )
         path = ROOT / "models/sokoban_text_tiny"
         model = AutoModelForCausalLM.from_pretrained(path)
-        model.generation_config.stop_strings = None  # TRL generates without the tokenizer
         self.trainer = Recorder(
             model=model,
             processing_class=AutoTokenizer.from_pretrained(path),

@@ -274,7 +274,7 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
     done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
     assert done.returncode == 0, done.stderr
-    stops = json.loads((tmp_path / "hf/generation_config.json").read_text())["stop_strings"]
+    stops = json.loads((tmp_path / "hf/gigpo_jax.json").read_text())["stop_strings"]
     assert stops == json.loads((whole / "config.json").read_text())["sampling"]["stop"]
     model = f"--config.model.path={tmp_path / 'hf'}"
     again = run(tmp_path / "fresh", "eval", "--initial", model, flags[1])

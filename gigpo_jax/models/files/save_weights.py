@@ -23,7 +23,7 @@ from gigpo_jax.models.files.safetensors_file import (
     write_file,
 )
 from gigpo_jax.models.files.weights import Leaf, list_leaves
-from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
+from gigpo_jax.models.text.tokenizer import STOPS, Tokenizer, check_vocabulary
 
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 
@@ -50,7 +50,7 @@ def save_hf(
       params: parameter tree.
       dtype: dtype of the file; None: the parameters'.
       tokenizer: tokenizer to save beside the weights.
-      stop_strings: strings that end a response, for generation_config.json.
+      stop_strings: strings that end a response, for gigpo_jax.json.
       max_shard_bytes: largest size of a safetensors file, unless one tensor is larger.
 
     Raises:
@@ -252,14 +252,23 @@ def _write_small_files(
     if tokenizer is not None:
         tokenizer.save(folder)
         stops = list(dict.fromkeys([*tokenizer.stop_token_ids, *stops]))
-    generation: dict[str, Any] = {
-        "bos_token_id": config.bos_token_id,
-        "do_sample": True,
-        "eos_token_id": stops or None,
+        # Where a string is a token, `generate` of transformers and vLLM end there by themselves.
+        tokens = [tokenizer.token_id(text) for text in stop_strings]
+        stops += [token for token in tokens if token is not None and token not in stops]
+    generation: dict[str, Any] = {"do_sample": True}
+    if tokenizer is not None:
+        generation |= tokenizer.generation
+    generation |= {"bos_token_id": config.bos_token_id, "eos_token_id": stops or None}
+    # They are in a file of our own.
+    generation.pop("stop_strings", None)
+    files: dict[str, Any] = {
+        "config.json": config_json(config, dtype.name),
+        "generation_config.json": generation,
     }
+    if "pad_token_id" in generation:
+        files["config.json"]["pad_token_id"] = generation["pad_token_id"]
     if stop_strings:
-        generation["stop_strings"] = list(stop_strings)
-    files = {"config.json": config_json(config, dtype.name), "generation_config.json": generation}
+        files[STOPS] = {"stop_strings": list(stop_strings)}
     if config.vision is not None:
         from gigpo_jax.models.vision.vision_config import PREPROCESSOR, preprocessor_json
 

@@ -32,6 +32,9 @@ FILES = (
     "vocab.json",
     "merges.txt",
 )
+# Strings that end a response, {"stop_strings": [...]}. A file of our own: with this key in
+# generation_config.json `generate` of transformers refuses to run without a tokenizer.
+STOPS = "gigpo_jax.json"
 # Stands for a response while the text after it is rendered. A private character: no tokenizer's
 # template looks for it.
 _RESPONSE_PLACE = "\ue001"
@@ -59,6 +62,7 @@ class Tokenizer:
         *,
         files: Mapping[str, bytes] | None = None,
         stop_token_ids: Iterable[int] = (),
+        generation: Mapping[str, Any] | None = None,
         source: str = "tokenizer",
         enable_thinking: bool = True,
     ):
@@ -70,6 +74,7 @@ class Tokenizer:
           template: text of the chat template, if there is one.
           files: contents by name, as in `FILES`, that `save` writes.
           stop_token_ids: more ids that end a response, beside the eos token.
+          generation: settings of generation_config.json, for files that are written beside it.
           source: name of the tokenizer in error messages.
           enable_thinking: switch of chat templates such as Qwen3's; False closes the reasoning
             block in the prompt.
@@ -80,6 +85,8 @@ class Tokenizer:
         self._tokenizer = backend
         self._files = dict(files or {})
         self._source = source
+        pad = backend.token_to_id(special_tokens.get("pad_token", ""))
+        self.generation = ({} if pad is None else {"pad_token_id": pad}) | dict(generation or {})
         # A saved limit of length would cut or fill up prompts.
         backend.no_truncation()
         backend.no_padding()
@@ -327,21 +334,53 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
             raise InputError(
                 f"{name} is missing", key=folder, fix="copy the model's complete folder"
             )
+    backend, special_tokens, template = _read_folder(folder)
     stops: list[int] = []
+    generation: dict[str, Any] = {}
+    pads: tuple[int, ...] = ()
     for name in ("generation_config.json", "config.json"):
         file = folder / name
-        if file.exists():
-            stops += read_token_ids(read_object(file), "eos_token_id", file)
-    backend, special_tokens, template = _read_folder(folder)
+        if not file.exists():
+            continue
+        content = read_object(file)
+        ids = read_token_ids(content, "eos_token_id", file)
+        pads = pads or read_token_ids(content, "pad_token_id", file)
+        if name == "generation_config.json":
+            generation = {key: value for key, value in content.items() if value is not None}
+            # These tokens ended the responses of a run, and not those of the model.
+            run_stops = [backend.token_to_id(text) for text in read_stop_strings(folder)]
+            ids = tuple(number for number in ids if number not in run_stops)
+        stops += ids
+    if pads:
+        generation["pad_token_id"] = pads[0]
     return Tokenizer(
         backend,
         special_tokens,
         template,
         files=files,
         stop_token_ids=stops,
+        generation=generation,
         source=str(folder),
         enable_thinking=enable_thinking,
     )
+
+
+def read_stop_strings(folder: pathlib.Path) -> tuple[str, ...]:
+    """Returns the strings that end the responses of a model folder.
+
+    Raises:
+      InputError: the value is no list of texts.
+    """
+    strings: list[str] = []
+    # generation_config.json is where other programs, and version 0.1 of this one, have them.
+    for file in (folder / STOPS, folder / "generation_config.json"):
+        value = read_object(file).get("stop_strings") if file.exists() else None
+        texts = [value] if isinstance(value, str) else value or []
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            reason = f"stop_strings={value!r:.80} must be a list of texts"
+            raise InputError(reason, key=file, fix="mend it or remove the key")
+        strings += [text for text in texts if text and text not in strings]
+    return tuple(strings)
 
 
 def _read_folder(folder: pathlib.Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str | None]:
