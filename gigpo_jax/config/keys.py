@@ -79,54 +79,6 @@ class Part:
     check_member: Callable[[ConfigDict, ConfigDict], None] | None = None
 
 
-# Names that saved configs have for keys of today.
-MOVED = {
-    f"engine.vllm.{name}": f"engine.{name}"
-    for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
-}
-
-
-@dataclass(frozen=True)
-class Removed:
-    """A key that saved configs have, and the package has not.
-
-    Attributes:
-      fate: What became of it, for messages.
-      value: Value that does what the package does today; None: each one does, as the key never
-        changed results.
-      same_as: Key that has to have the same value instead.
-    """
-
-    fate: str
-    value: Any = None
-    same_as: str = ""
-
-
-REMOVED = {
-    "rl.settings.prior": Removed("always return", "return"),
-    "compilation.cache_gib": Removed("always 1; JAX_ENABLE_COMPILATION_CACHE=false: none is kept"),
-    "env.overlong_penalty": Removed("always 1, as in DAPO", 1.0),
-    "env.require_admissible": Removed("always False: the environment judges an action", False),
-    "env.max_aborted_fraction": Removed("always 0.5", 0.5),
-    "env.resample_change": Removed("always 0.3", 0.3),
-    "train.earlier_states": Removed("always 256", 256),
-    "train.experience_capacity": Removed("always 100", 100),
-    "critic.grad_clip": Removed("it is optim.grad_clip", same_as="optim.grad_clip"),
-    "optim.b1": Removed("always 0.9", 0.9),
-    "engine.push_timeout_s": Removed("it is engine.request_timeout_s"),
-    "engine.vllm.push_timeout_s": Removed("it is engine.request_timeout_s"),
-    "engine.vllm.cache_gib": Removed("it is vLLM's own variable VLLM_CPU_KVCACHE_SPACE"),
-    "engine.vllm.gpu_memory_fraction": Removed(
-        "give engine.vllm.args='--gpu-memory-utilization=0.85'"
-    ),
-    "engine.vllm.start_timeout_s": Removed("always 600"),
-    "engine.vllm.restarts": Removed("always 3"),
-    "serve.max_sessions": Removed("always 1024"),
-    "serve.session_timeout_s": Removed("always 600"),
-    "serve.request_timeout_s": Removed("it is engine.request_timeout_s"),
-}
-
-
 WEIGHT = Key(
     1.0,
     "share of the environment in the groups of an iteration, as a ratio to the other weights",
@@ -134,6 +86,7 @@ WEIGHT = Key(
 )
 CORE: dict[str, Key] = {
     "seed": Key(0, "seed of the task order, the sampling keys and the initial weights", SEED),
+    # For pods and clusters: a process cannot know that others start with it.
     "distributed": Key(False, "whether several hosts run this program together (jax.distributed)"),
     "log.to": Key(
         ("tensorboard",),
@@ -193,6 +146,7 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         mixes=True,
     ),
+    # For DAPO, whose overlong punishment it is.
     "env.overlong_buffer": Key(
         0,
         "tokens below sampling.max_response_tokens in which the reward falls; 0: off "
@@ -201,9 +155,11 @@ CORE: dict[str, Key] = {
         mixes=True,
     ),
     "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
+    # For servers and sandboxes that fetch something at their start (docs/mcp.md).
     "env.start_timeout_s": Key(
         120.0, "time limit for the start of a worker and for a reset", POSITIVE, may_change=True
     ),
+    # For environments behind a network, and harnesses, whose step is a whole episode.
     "env.step_timeout_s": Key(
         60.0, "time limit for a step; then the worker is replaced", POSITIVE, may_change=True
     ),
@@ -213,16 +169,20 @@ CORE: dict[str, Key] = {
         'Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only '
         "gigpo sft)",
     ),
+    # For a run that others repeat with the same files of the Hub.
     "model.revision": Key("", 'branch, tag or commit of a model of the Hub; "": its main branch'),
+    # For Qwen3, whose template thinks unless it is told not to.
     "model.enable_thinking": Key(
         True,
         "switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning "
         "block",
     ),
+    # For an adapter of a model that does not fit in float32.
     "model.param_dtype": Key(
         "float32", "type of stored parameters; training all of them requires float32", DTYPE
     ),
     "model.compute_dtype": Key("bfloat16", "type of activations", DTYPE),
+    # For mixtures of experts, where rounding moves a token to another expert.
     "model.replay_routes": Key(
         False,
         "whether updates send each token through the experts of its rollout (docs/scaling.md)",
@@ -241,6 +201,7 @@ CORE: dict[str, Key] = {
     # devices along each axis
     "mesh.data": Key(-1, "number of devices that split the batch; -1: all remaining", COUNT),
     "mesh.fsdp": Key(1, "number of devices that split batch and parameters", COUNT),
+    # For layers that do not fit in one device, or more devices than rows.
     "mesh.tensor": Key(1, "number of devices that split heads and inner width", COUNT),
     # generation
     "engine.name": Key(
@@ -256,6 +217,7 @@ CORE: dict[str, Key] = {
         POSITIVE,
         auto=True,
     ),
+    # For models whose weights fit in one device for training, sharded, and not for sampling.
     "engine.tensor": Key(
         0,
         "number of devices that split the weights; 0: mesh.tensor, or more if needed "
@@ -286,6 +248,7 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         auto=True,
     ),
+    # For gigpo serve, which cannot know whether programs hold conversations.
     "engine.keep_responses": Key(
         False,
         "whether the next call of a conversation continues in its slot, or False: responses are "
@@ -343,6 +306,7 @@ CORE: dict[str, Key] = {
         one_of("mean_std", "mean"),
         auto=True,
     ),
+    # For asymmetric clips, as in DAPO and GSPO.
     "rl.clip_low": Key(
         0.2,
         "lower clip of the ratio: it is clipped to [1 - clip_low, 1 + clip_high]",
@@ -359,6 +323,7 @@ CORE: dict[str, Key] = {
     "rl.ratio": Key(
         "token", "probability ratio that is clipped (docs/loss.md)", one_of(*RATIOS), auto=True
     ),
+    # For HölderPO, whose schedule of the exponent differs by task.
     "rl.hoelder_first": Key(
         1.0,
         "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; p then "
@@ -370,6 +335,7 @@ CORE: dict[str, Key] = {
     "rl.kl_coef": Key(
         0.01, "coefficient of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True
     ),
+    # For PPO, whose KL penalty is in the rewards.
     "rl.kl_in": Key(
         "loss", "place of the KL term: in the loss, or in the rewards", one_of("loss", "reward")
     ),
@@ -391,6 +357,7 @@ CORE: dict[str, Key] = {
         "weights of tokens or responses by learner / engine, or masks of responses (docs/loss.md)",
         one_of("auto", *CORRECTIONS),
     ),
+    # For servers that round otherwise: each correction has a cap of its own in its paper.
     "rl.importance_cap": Key(
         2.0,
         "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap",
@@ -425,8 +392,11 @@ CORE: dict[str, Key] = {
         0.0, "fraction of the run in which the learning rate rises", FRACTION
     ),
     "optim.b2": Key(0.999, "decay of the second moment", DECAY),
+    # For all parameters at a higher rate; published scripts differ in it.
     "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
+    # For a critic or an adapter with a rate whose first gradients are large.
     "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    # For models that fit with 14 bytes a parameter, and not with 16.
     "optim.moment_dtype": Key(
         "float32", "type of the stored first moment; the second is float32", DTYPE
     ),
@@ -454,18 +424,21 @@ CORE: dict[str, Key] = {
     ),
     "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
     "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
+    # For dynamic sampling, as in DAPO.
     "train.refill_groups": Key(
         0,
         "largest number of replacements of a group whose episodes all end alike by a group of "
         "another task",
         NOT_NEGATIVE,
     ),
+    # For environments in which few episodes take most of the time.
     "train.finish_fraction": Key(
         1.0,
         "fraction of a group's episodes that must end; then the others are cancelled; 1: off "
         "(docs/scaling.md)",
         POSITIVE_FRACTION,
     ),
+    # For tasks of which most are won, or lost, from the start.
     "train.curriculum": Key(
         "none",
         "order of tasks: in turn (none), or more of the task types whose success is near 50% "
@@ -484,12 +457,14 @@ CORE: dict[str, Key] = {
         one_of("step", "group"),
     ),
     "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
+    # For rollouts that take as long as updates: both run at once.
     "train.max_staleness": Key(
         0,
         "largest number of updates between the weights that sample and those that learn; 0: no "
         "rollouts in updates",
         NOT_NEGATIVE,
     ),
+    # For servers, whose long responses would otherwise hold up the weights.
     "train.inflight": Key(
         False,
         "whether new weights replace those of running requests; True: no exact resume "
@@ -512,6 +487,7 @@ CORE: dict[str, Key] = {
     "checkpoint.every": Key(
         10, "number of iterations between checkpoints", POSITIVE, may_change=True
     ),
+    # For runs of which an earlier state is evaluated afterwards.
     "checkpoint.keep": Key(2, "number of checkpoints kept", POSITIVE, may_change=True),
 }
 

@@ -1,13 +1,14 @@
 """From a config as the user wrote it to one in which every key has its value."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
-from gigpo_jax.config.keys import KEYS, MOVED, REMOVED, Removed, find_section, flatten, value_of
+from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
+from gigpo_jax.config.removed_keys import find_removed
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
@@ -70,41 +71,6 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     _fill_defaults(config)
     check_config(config, trains)
     return config.lock()
-
-
-def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
-    """Flattens a saved config and fills in missing `keys`.
-
-    The config may be too old to have them; they get their defaults. Keys that moved get the names
-    of today, and keys that are gone are dropped if the package does the same without them.
-    """
-    defaults = {name: key.default for name, key in KEYS.items() if name in keys}
-    saved_values = flatten(tree)
-    saved_values = {
-        MOVED.get(name, name): value
-        for name, value in saved_values.items()
-        if not _is_dropped(name, value, saved_values)
-    }
-    # The saved values win.
-    return flatten(defaults) | saved_values
-
-
-def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
-    """Whether the package does today what a saved value of a removed key asks for."""
-    removed = find_removed(name)
-    if removed is None:
-        return False
-    if removed.same_as:
-        return bool(value == saved_values.get(removed.same_as, KEYS[removed.same_as].default))
-    return removed.value is None or bool(removed.value == value)
-
-
-def find_removed(name: str) -> Removed | None:
-    """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed."""
-    words = name.split(".")
-    if name.startswith(f"{mix.MIX}.") and len(words) == 4:
-        name = f"env.{words[3]}"
-    return REMOVED.get(name)
 
 
 def declared_types(config: ConfigDict) -> dict[str, type]:

@@ -5,7 +5,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import find_section
-from gigpo_jax.config.resolve import SECTIONS, default_config, with_defaults
+from gigpo_jax.config.removed_keys import with_defaults
+from gigpo_jax.config.resolve import SECTIONS, default_config
 from gigpo_jax.core.files import read_object
 
 

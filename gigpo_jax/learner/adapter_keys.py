@@ -13,9 +13,11 @@ KEYS = {
     "model.lora.rank": Key(
         0, "rank of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE
     ),
+    # For adapters that PEFT or another trainer reads: their scale is part of the result.
     "model.lora.alpha": Key(
         32.0, "scale of the adapter: its output is multiplied by alpha / rank", POSITIVE
     ),
+    # For servers that take adapters of some layers alone, and for less memory.
     "model.lora.targets": Key(
         LORA_TARGETS,
         "linear layers with an adapter",
@@ -24,9 +26,11 @@ KEYS = {
             lambda value: 0 < len(value) == len(set(value)) and set(value) <= set(LORA_TARGETS),
         ),
     ),
+    # For vision models whose pictures are unlike those of their pretraining.
     "model.lora.vision": Key(
         False, "whether linear layers of the vision tower's blocks have an adapter too"
     ),
+    # For a second run that continues the adapter of a first one.
     "model.lora.path": Key(
         "", 'adapter in PEFT\'s layout to start from; "": one that changes nothing'
     ),

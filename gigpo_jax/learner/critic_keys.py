@@ -21,6 +21,7 @@ KEYS = {
     "critic.clip": Key(
         0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
     ),
+    # For a value head, which begins with random weights.
     "critic.warmup_iterations": Key(
         0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
     ),

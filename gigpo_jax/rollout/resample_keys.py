@@ -15,6 +15,7 @@ KEYS = {
         NOT_NEGATIVE,
         mixes=True,
     ),
+    # For forks and turns that are chosen by entropy, where estimates are too noisy.
     "engine.entropies": Key(
         False,
         "whether responses have entropies of their tokens, which train.fork_choice=entropy and "

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS, flatten
-from gigpo_jax.config.resolve import with_defaults
+from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, read_object, write_json
 from gigpo_jax.core.machine import RECORD, describe_machine

@@ -13,15 +13,18 @@ KEYS = {
         'VLLM_API_KEY; "": the run starts some (vllm)',
         may_change=True,
     ),
+    # For servers on other machines, which read weights from a file system faster.
     "engine.weights_dir": Key(
         "",
         'folder shared with the servers for new weights; "": over HTTP (jax_server), or a folder '
         "in memory (vllm)",
         may_change=True,
     ),
+    # For clusters, where servers may start a quarter of an hour after the learner.
     "engine.connect_timeout_s": Key(
         60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
     ),
+    # For long responses on slow devices, and for weights over a slow network.
     "engine.request_timeout_s": Key(
         600.0,
         "time limit for one response, also of the endpoint, and for a step of a weight update",

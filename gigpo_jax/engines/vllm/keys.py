@@ -13,6 +13,7 @@ KEYS = {
     "engine.vllm.python": Key(
         ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
     ),
+    # For everything that vLLM has an option for.
     "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
 }
 

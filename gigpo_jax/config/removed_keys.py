@@ -1,0 +1,90 @@
+"""What became of keys that saved configs have, and the values of a saved config today."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gigpo_jax.config import mix
+from gigpo_jax.config.keys import KEYS, flatten
+
+# Names that saved configs have for keys of today.
+MOVED = {
+    f"engine.vllm.{name}": f"engine.{name}"
+    for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
+}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A key that saved configs have, and the package has not.
+
+    Attributes:
+      fate: What became of it, for messages.
+      value: Value that does what the package does today; None: each one does, as the key never
+        changed results.
+      same_as: Key that has to have the same value instead.
+    """
+
+    fate: str
+    value: Any = None
+    same_as: str = ""
+
+
+REMOVED = {
+    "rl.settings.prior": Removed("always return", "return"),
+    "compilation.cache_gib": Removed("always 1; JAX_ENABLE_COMPILATION_CACHE=false: none is kept"),
+    "env.overlong_penalty": Removed("always 1, as in DAPO", 1.0),
+    "env.require_admissible": Removed("always False: the environment judges an action", False),
+    "env.max_aborted_fraction": Removed("always 0.5", 0.5),
+    "env.resample_change": Removed("always 0.3", 0.3),
+    "train.earlier_states": Removed("always 256", 256),
+    "train.experience_capacity": Removed("always 100", 100),
+    "critic.grad_clip": Removed("it is optim.grad_clip", same_as="optim.grad_clip"),
+    "optim.b1": Removed("always 0.9", 0.9),
+    "engine.push_timeout_s": Removed("it is engine.request_timeout_s"),
+    "engine.vllm.push_timeout_s": Removed("it is engine.request_timeout_s"),
+    "engine.vllm.cache_gib": Removed("it is vLLM's own variable VLLM_CPU_KVCACHE_SPACE"),
+    "engine.vllm.gpu_memory_fraction": Removed(
+        "give engine.vllm.args='--gpu-memory-utilization=0.85'"
+    ),
+    "engine.vllm.start_timeout_s": Removed("always 600"),
+    "engine.vllm.restarts": Removed("always 3"),
+    "serve.max_sessions": Removed("always 1024"),
+    "serve.session_timeout_s": Removed("always 600"),
+    "serve.request_timeout_s": Removed("it is engine.request_timeout_s"),
+}
+
+
+def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
+    """Flattens a saved config and fills in missing `keys`.
+
+    The config may be too old to have them; they get their defaults. Keys that moved get the names
+    of today, and keys that are gone are dropped if the package does the same without them.
+    """
+    defaults = {name: key.default for name, key in KEYS.items() if name in keys}
+    saved_values = flatten(tree)
+    saved_values = {
+        MOVED.get(name, name): value
+        for name, value in saved_values.items()
+        if not _is_dropped(name, value, saved_values)
+    }
+    # The saved values win.
+    return flatten(defaults) | saved_values
+
+
+def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
+    """Whether the package does today what a saved value of a removed key asks for."""
+    removed = find_removed(name)
+    if removed is None:
+        return False
+    if removed.same_as:
+        return bool(value == saved_values.get(removed.same_as, KEYS[removed.same_as].default))
+    return removed.value is None or bool(removed.value == value)
+
+
+def find_removed(name: str) -> Removed | None:
+    """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed."""
+    words = name.split(".")
+    if name.startswith(f"{mix.MIX}.") and len(words) == 4:
+        name = f"env.{words[3]}"
+    return REMOVED.get(name)
