@@ -8,7 +8,6 @@ from ml_collections import ConfigDict, config_dict
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
 from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
-from gigpo_jax.config.removed_keys import find_removed
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
@@ -101,6 +100,8 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     for name in names:
         if name in valid_names or name.startswith(mappings):
             continue
+        from gigpo_jax.config.removed_keys import find_removed
+
         removed = find_removed(name)
         if removed:
             reason = f"no such key any more: {removed.fate}"

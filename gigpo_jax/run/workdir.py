@@ -15,7 +15,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS, flatten
-from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, read_object, write_json
 from gigpo_jax.core.machine import RECORD, describe_machine
@@ -144,6 +143,9 @@ def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:
     path = workdir / CONFIG
     if not path.exists():
         return {}
+    # A run that is not resumed needs none of it.
+    from gigpo_jax.config.removed_keys import with_defaults
+
     values = flatten(config.to_dict())
     saved = with_defaults(read_object(path, _FIX_TORN_FILE), values)
     differences = []
