@@ -113,7 +113,10 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where no handler of 
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_second_signal_ends_a_process_that_computes(number: int, status: int) -> None:
     words = [sys.executable, "-c", COMPUTES]
     with subprocess.Popen(

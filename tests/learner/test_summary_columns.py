@@ -69,6 +69,7 @@ def test_a_summary_is_no_executable_action():
     assert columns["executable"].tolist() == [True, True, False, True, True, True, True]
 
 
+@pytest.mark.slow
 def test_rows_in_another_order_of_episodes_give_the_same():
     steps, columns = columns_of("red", "blue", None)
     # Hosts bring their rows one after the other; rows of an episode stay in order.

@@ -139,8 +139,8 @@ def test_an_agent_of_a_known_library_gives_trajectories(config: ConfigDict, work
     [
         ("RAISES", "no idea"),
         ("REFUSED", r"all calls .* were refused \(400: a prompt of 2000 tokens; at most"),
-        ("SILENT", "posted no reward"),
-        ("STOPS", "play raised StopIteration"),
+        pytest.param("SILENT", "posted no reward", marks=pytest.mark.slow),
+        pytest.param("STOPS", "play raised StopIteration", marks=pytest.mark.slow),
         ("HANGS", "gave no answer within 1 s"),
     ],
 )

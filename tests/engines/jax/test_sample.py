@@ -56,7 +56,7 @@ def draw(logits, temperature, top_p, top_k, count, seed=0):
 @pytest.mark.parametrize(
     ("vocabulary", "temperature", "top_p", "top_k"),
     [
-        (13, 1.0, 1.0, -1),
+        pytest.param(13, 1.0, 1.0, -1, marks=pytest.mark.slow),
         (13, 0.4, 1.0, -1),
         (13, 1.0, 0.8, -1),
         (13, 1.0, 1.0, 6),

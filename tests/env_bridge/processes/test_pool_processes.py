@@ -184,7 +184,9 @@ def test_processes_of_an_environment_end_with_its_worker() -> None:
     assert gone([child], 5)
 
 
-@pytest.mark.parametrize("action", ["sleep 60", "spin", "start 1000"])
+@pytest.mark.parametrize(
+    "action", ["sleep 60", pytest.param("spin", marks=pytest.mark.slow), "start 1000"]
+)
 @pytest.mark.parametrize("how", ["killed", "exits without closing"])
 def test_no_process_outlives_the_program(how: str, action: str) -> None:
     script = textwrap.dedent(
