@@ -229,7 +229,10 @@ def main() -> None:
     for name in args.engines:
         results.append(measure_engine(name, args, learner))
         texts = [result["greedy"] for result in results if "greedy" in result]
-        equal = sum(len(set(group)) == 1 for group in zip(*texts, strict=True))
+        # One engine alone is equal to itself.
+        equal = None
+        if len(texts) > 1:
+            equal = sum(len(set(group)) == 1 for group in zip(*texts, strict=True))
         record = {
             "model": args.model.name,
             "prompts": args.prompts,
@@ -237,7 +240,8 @@ def main() -> None:
             "results": results,
         }
         args.output.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{equal} of {args.prompts} greedy texts are equal in float32")
+    if equal is not None:
+        print(f"{equal} of {args.prompts} greedy texts are equal in float32")
 
 
 if __name__ == "__main__":
