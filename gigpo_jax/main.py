@@ -55,7 +55,7 @@ def _run(argv: list[str]) -> int:
     joined = join_flags(argv)
     patterns = [word.removeprefix("--help=") for word in joined if word.startswith("--help=")]
     if patterns:
-        return importlib.import_module("gigpo_jax.tools.keys").main(patterns)
+        return importlib.import_module("gigpo_jax.tools.keys.__main__").main(patterns)
     flags, words = make_parser(find_mode(joined)).parse_known_args(joined)
     file = flags.config
     if not file and flags.mode in RUN_MODES:

@@ -8,11 +8,12 @@ This distribution has the pure functions of gigpo_jax in the folder `sources`. I
 `gigpo_credit` makes them importable, unless gigpo_jax itself is installed; then that one is used.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def advantages(
       trajectory: [N], episode of each step, numbers or names; distinct within a group.
       step: [N], index of the step in its episode, from 0.
       group: [N], task group of each step, numbers or names.
-      anchor: [N], anchor state of each step as text. None: no two steps share a state.
+      anchor: [N], anchor state of each step as text; None for algorithms that compare no states.
       action: [N], action of each step as text, for the algorithms that read it.
       penalty: [N], penalty >= 0 for an invalid response. None: 0.
       preset: "paper" or "verl_agent".
@@ -84,14 +85,16 @@ def advantages(
 
     Raises:
       InputError: A name or a value that cannot be used, a column that is missing, two rows of one
-        step, or an algorithm whose effect is not in advantages of steps.
+        step, an algorithm whose effect is not in advantages of steps, or one that compares states
+        where no anchor is given.
     """
     gamma = _check_number("gamma", gamma, _GAMMA)
     step_weight = _check_number("step_weight", step_weight, _STEP_WEIGHT)
     switches = {key: value for key, value in settings.items() if key in CHOICES}
     check_choices(**{"normalize": normalize, **switches})
     own_settings = {key: value for key, value in settings.items() if key not in CHOICES}
-    known = find_algorithm(algorithm, own_settings)
+    with _argument_names():
+        known = find_algorithm(algorithm, own_settings)
     if known.changes:
         raise InputError(
             f"changes {known.changes}, which columns of steps cannot tell",
@@ -111,7 +114,8 @@ def advantages(
     given = make_columns(arguments, columns or {})
     rows = len(given["reward"])
     given.setdefault("penalty", np.zeros(rows, np.float32))
-    if "anchor" not in given:
+    has_anchors = "anchor" in given
+    if not has_anchors:
         given["anchor"] = hash_names(range(rows), {})
     values = {key: setting.default for key, setting in known.settings.items()} | own_settings
     if "next_anchor" in known.columns and "next_anchor" not in given:
@@ -122,13 +126,27 @@ def advantages(
     for name in known.columns:
         if name not in given:
             raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")
-    function = _compile(
-        algorithm, preset, gamma, step_weight, normalize, tuple(sorted(settings.items()))
-    )
+    with _argument_names():
+        function = _compile(
+            algorithm, preset, gamma, step_weight, normalize, tuple(sorted(settings.items()))
+        )
     # Few lengths, so that few shapes compile; padding is masked.
     size = max(256, 1 << (rows - 1).bit_length()) if rows else 0
     padded = {name: _pad(column, size) for name, column in given.items()}
-    return np.asarray(function(StepColumns(**padded, mask=np.arange(size) < rows)).total)[:rows]
+    mask = np.arange(size) < rows
+    total = np.asarray(function(StepColumns(**padded, mask=mask)).total)[:rows]
+    if not has_anchors:
+        # The same program once more: what does not compare states gives the same numbers.
+        padded["anchor"] = np.zeros_like(padded["anchor"])
+        other = np.asarray(function(StepColumns(**padded, mask=mask)).total)[:rows]
+        if not np.array_equal(total, other):
+            raise InputError(
+                f"{algorithm} compares steps of equal states, and no states are given",
+                key="anchor",
+                value="None",
+                fix="give the state of each step as text, or step_weight=0 or algorithm='grpo'",
+            )
+    return total
 
 
 def grade(
@@ -160,6 +178,16 @@ def grade(
     )
     other = None if baseline is None else np.asarray(baseline)
     return grades.grade(np.asarray(estimate), measured, seed, other)
+
+
+@contextlib.contextmanager
+def _argument_names() -> Iterator[None]:
+    """Names errors by the arguments of `advantages`, which has no config."""
+    try:
+        yield
+    except InputError as error:
+        key = error.key.removeprefix("config.").removeprefix("rl.").removeprefix("settings.")
+        raise error.with_key(key) from error.__cause__
 
 
 # Bounded, because each entry keeps its programs.

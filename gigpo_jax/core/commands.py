@@ -51,7 +51,7 @@ TOOLS = {
     "inspect": Command(
         "tools.inspect.__main__", "a run as one HTML page: the credit of every step"
     ),
-    "keys": Command("tools.keys", "config keys: meaning, default, allowed values"),
+    "keys": Command("tools.keys.__main__", "config keys: meaning, default, allowed values"),
     "new": Command("tools.new.__main__", "writes a new environment or algorithm to start from"),
 }
 EXAMPLES = """examples:

@@ -25,6 +25,9 @@ class ReferenceTable(Mapping[str, _T]):
         module, _, attribute = self._references[name].partition(":")
         return cast(_T, getattr(importlib.import_module(module), attribute))
 
+    def __repr__(self) -> str:
+        return ", ".join(self._references)
+
     def reference(self, name: str) -> str:
         """The "module:NAME" of a name."""
         return self._references[name]

@@ -106,7 +106,10 @@ class Imitation:
             self.state, record = restored
             self.done = record["update"]
             covered = {"step": record["metrics_step"], "done": self.done}
-            report.say(f"continuing after update {self.done}")
+            if self.done >= self.total:
+                report.say(f"nothing is left to do: all {self.total} updates are made")
+            else:
+                report.say(f"continuing after update {self.done}")
         self.writer = MetricsWriter(host_folder(workdir), **covered)
 
     def run(self, hosts: Hosts) -> int:
@@ -202,11 +205,13 @@ class Imitation:
                     record[name.replace("policy/", "sft/")] = float(value)
         bar.update()
         if ends_epoch:
-            record["sft/held_out_loss"] = self._held_out_loss()
-            report.say(
-                f"epoch {self.done // self._updates_per_epoch}: held-out "
-                f"{record['sft/held_out_loss']:.4f} nats a token"
-            )
+            epoch = f"epoch {self.done // self._updates_per_epoch}"
+            if self._held_out_samples:
+                record["sft/held_out_loss"] = self._held_out_loss()
+                loss = record["sft/held_out_loss"]
+                report.say(f"{epoch}: held-out {loss:.4f} nats a token")
+            else:
+                report.say(f"{epoch}: nothing is held out; from 10 episodes on a tenth of them is")
         if is_recorded:
             bar.note(f"loss {record['sft/loss']:.3f}")
             self.writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())

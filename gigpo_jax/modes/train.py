@@ -226,7 +226,14 @@ class Trainer:
             self.earlier_starts.record = record["earlier_starts"]
         if self.library is not None:
             self.library.restore(record[self.library.RECORD])
-        report.say(f"continuing after iteration {self.done}")
+        iterations = self.config.train.iterations
+        if self.done >= iterations and self.pending is None:
+            report.say(
+                f"nothing is left to do: all {iterations} iterations are in {self.workdir}; a "
+                "larger config.train.iterations continues the run"
+            )
+        else:
+            report.say(f"continuing after iteration {self.done}")
         return {"step": record["metrics_step"], "done": self.done}
 
     def __enter__(self) -> "Trainer":
@@ -408,8 +415,11 @@ class Trainer:
         """Makes one iteration's updates; returns its metrics."""
         metrics = metrics_by_environment(trajectories, self.tasks)
         metrics["rollout/staleness"] = staleness(trajectories, self.done)
-        save_every = self.config.train.save_rollouts
-        is_saved = bool(save_every) and self.done % save_every == 0
+        train = self.config.train
+        save_every = train.save_rollouts
+        # The last one always: the newest policy is what people look at.
+        is_last = self.done + 1 == train.iterations
+        is_saved = bool(save_every) and (is_last or self.done % save_every == 0)
         title = f"update {self.done + 1}"
         with show_progress(title, unit="tokens") as bar:
 

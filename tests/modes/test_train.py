@@ -67,7 +67,8 @@ def test_a_run_leaves_what_it_promises(whole: Path):
         == len(won)
     )
     assert sorted(path.name for path in (whole / "rollouts").iterdir()) == [
-        f"iteration_{i:06d}.host0.jsonl.gz" for i in (1, 3, 5)
+        f"iteration_{i:06d}.host0.jsonl.gz"
+        for i in (1, 3, 5, 6)  # every second one, and the last
     ]
     saved = read_rollouts(whole / "rollouts/iteration_000003.host0.jsonl.gz")
     learnt = [episode for episode in saved.episodes if not episode.replaced]
@@ -79,6 +80,17 @@ def test_a_run_leaves_what_it_promises(whole: Path):
             step.episode_advantage + step.step_advantage, abs=1e-5
         )
         assert step.version == 2
+
+
+def test_a_finished_run_that_is_run_again_says_that_nothing_is_left(
+    whole: Path, flags: list[str]
+) -> None:
+    before = records(whole)
+    done = run(whole, "train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert f"nothing is left to do: all 6 iterations are in {whole}" in done.stdout
+    assert "continuing after" not in done.stdout
+    assert records(whole) == before
 
 
 @pytest.mark.slow

@@ -169,3 +169,30 @@ def test_later_calls_compile_nothing_and_give_our_numbers(algorithm: str) -> Non
     columns = replace(columns, truncated=np.zeros(rows, bool))
     expected = make_advantages(algorithm, "paper", **common)(columns).total
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_algorithm_that_compares_states_needs_anchors() -> None:
+    with pytest.raises(gigpo_credit.InputError, match=r"^anchor=None: gigpo compares steps"):
+        credit("gigpo", anchor=None)
+    np.testing.assert_array_equal(
+        credit("gigpo", anchor=None, step_weight=0.0), credit("grpo", anchor=None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        ({"algorithm": "gipgo"}, "algorithm='gipgo': unknown; did you mean 'gigpo'?"),
+        ({"algorithm": "hgpo", "histroy": 2}, "histroy: no such setting of the algorithm hgpo"),
+        ({"preset": "papers"}, "preset='papers': no such preset"),
+    ],
+)
+def test_errors_speak_of_arguments(changes: dict[str, Any], start: str) -> None:
+    with pytest.raises(gigpo_credit.InputError) as caught:
+        credit(**changes)
+    assert str(caught.value).startswith(start)
+
+
+def test_the_table_prints_its_names() -> None:
+    assert str(gigpo_credit.ALGORITHMS).startswith("gigpo, grpo, ")
+    assert len(str(gigpo_credit.ALGORITHMS)) < 600

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.core.errors import escape_controls, nearest_names
+from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.envs.registry import ENVIRONMENTS
 from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.tools.keys.verl_agent import translate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +25,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "patterns", nargs="*", metavar="PATTERN", help="part of a name or of a meaning"
     )
-    patterns = [pattern.lower() for pattern in parser.parse_args(argv).patterns]
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=["verl-agent"],
+        help="translate overrides of a script, PATTERN is the FILE or KEY=VALUE ...",
+    )
+    args = parser.parse_args(argv)
+    if args.source:
+        try:
+            print(escape_controls(translate(args.patterns)))
+        except InputError as error:
+            print(escape_controls(f"gigpo keys: {error}"), file=sys.stderr)
+            return 2
+        return 0
+    patterns = [pattern.lower() for pattern in args.patterns]
     # A pattern may also be a word of a meaning, so whole lines are searched.
     descriptions = dict(_describe_all())
     lines = []
