@@ -1,20 +1,19 @@
-"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE or Llama 3, with or without a vision tower.
+"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE, Llama 3 or Mistral.
 
 They differ in `model_type`: Qwen2's queries, keys and values have biases; Qwen3 has a norm over
 each head of queries and keys, whose scale the heads of a layer share; Qwen3-MoE has experts in
-place of the SwiGLU block of most layers; Llama has none of these, and may scale its rotary
-frequencies.
+place of the SwiGLU block of most layers; Llama and Mistral have none of these. Each may scale its
+rotary frequencies, and have a vision tower.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gigpo_jax.models.rotary import RopeScaling
-
 if TYPE_CHECKING:
+    from gigpo_jax.models.rope_scaling import Scaling
     from gigpo_jax.models.vision.vision_config import VisionConfig
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama")
+MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral")
 LAYERS = "layers"  # key of the stacked layers in the parameters
 DENSE_LAYERS = "dense_layers"  # key of layers without experts in a model with experts
 
@@ -105,7 +104,7 @@ class DecoderConfig:
     eos_token_id: int | tuple[int, ...] | None = None
     value_head: int = 0
     model_type: str = "qwen2"
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: "Scaling | None" = None
     vision: "VisionConfig | None" = None
     experts: ExpertConfig | None = None
     for_cpu: bool = False

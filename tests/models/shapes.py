@@ -12,7 +12,7 @@ from gigpo_jax.models import decoder, on_cpu
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, ExpertConfig
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise,
@@ -66,6 +66,20 @@ SMALL: dict[str, DecoderConfig] = {
             True,
             5e5,
             {"model_type": "llama", "rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)},
+        ),
+        "llama_linear": (
+            4,
+            2,
+            True,
+            1e4,
+            {"model_type": "llama", "rope_scaling": LinearScaling(4.0)},
+        ),
+        "mistral_yarn": (
+            4,
+            2,
+            False,
+            1e4,
+            {"model_type": "mistral", "head_dim": 16, "rope_scaling": YarnScaling(4.0, 16)},
         ),
     }.items()
 }

@@ -8,7 +8,6 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import MODEL_TYPES, DecoderConfig, ExpertConfig
 from gigpo_jax.models.linears import DECODERS
-from gigpo_jax.models.rotary import RopeScaling
 from gigpo_jax.models.text.tokenizer import read_token_ids
 
 _LARGEST = {  # generous: stops a broken file before arrays of such a size are tried
@@ -28,6 +27,7 @@ _LARGEST = {  # generous: stops a broken file before arrays of such a size are t
 }
 # A model with a value head in transformers: one label a token.
 _CRITIC = "ForTokenClassification"
+ROPE_KINDS = ("default", "linear", "yarn", "llama3")
 _FIX = "use the config.json that belongs to the model"
 
 
@@ -83,7 +83,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
             eos_token_id=eos,
             value_head=_count_values(raw),
             model_type=raw["model_type"],
-            rope_scaling=_rope_scaling(rope, file),
+            rope_scaling=_rope_scaling(rope, values, file),
             vision=read_vision(stored_type, raw, rope, folder, width) if has_vision else None,
             experts=_read_experts(values, file) if raw["model_type"] == "qwen3_moe" else None,
         )
@@ -140,7 +140,7 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
             "output_router_logits": False,
         }
     if config.rope_scaling is not None:
-        content["rope_scaling"] = {"rope_type": "llama3", **asdict(config.rope_scaling)}
+        content["rope_scaling"] = _rope_json(config.rope_scaling)
     # Readers derive it from the width where the key is missing, except for Qwen3.
     if "qwen3" in config.model_type or config.head_dim * config.num_heads != config.hidden_size:
         content["head_dim"] = config.head_dim
@@ -199,35 +199,72 @@ def _rope_settings(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
     return rope
 
 
-def _rope_scaling(rope: dict[str, Any], file: pathlib.Path) -> RopeScaling | None:
-    if rope.get("rope_type", rope.get("type", "default")) == "default":
+def _rope_kind(rope: dict[str, Any]) -> str:
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
+def _rope_scaling(rope: dict[str, Any], values: dict[str, Any], file: pathlib.Path) -> Any:
+    kind = _rope_kind(rope)
+    if kind == "default":
         return None
+    # Here: few models have one.
+    from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
+
+    factor = _read_number(rope, "factor", file, 0.0)
+    if kind == LinearScaling.kind:
+        return LinearScaling(factor)
+    if kind == YarnScaling.kind:
+        context = _read_size(values, "max_position_embeddings", file, 32768)
+        given = rope.get("attention_factor") is not None
+        return YarnScaling(
+            factor,
+            _read_size(rope, "original_max_position_embeddings", file, context),
+            _read_number(rope, "beta_fast", file, 32.0),
+            _read_number(rope, "beta_slow", file, 1.0),
+            _read_number(rope, "attention_factor", file, 0.0) if given else None,
+        )
     return RopeScaling(
-        factor=_read_number(rope, "factor", file, 0.0),
+        factor=factor,
         low_freq_factor=_read_number(rope, "low_freq_factor", file, 0.0),
         high_freq_factor=_read_number(rope, "high_freq_factor", file, 0.0),
         original_max_position_embeddings=_read_size(rope, "original_max_position_embeddings", file),
     )
 
 
+def _rope_json(scaling: Any) -> dict[str, Any]:
+    fields = {name: value for name, value in asdict(scaling).items() if value is not None}
+    return {"rope_type": scaling.kind, **fields}
+
+
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if raw.get("model_type") not in MODEL_TYPES:
         model_type = raw.get("model_type", raw.get("architectures"))
         kinds = ", ".join((*MODEL_TYPES, *DECODERS))
-        fix = f"use a Qwen2.5, Qwen3, Qwen3-MoE, Llama 3, Qwen2.5-VL or Qwen3-VL model ({kinds})"
+        names = "Qwen2.5, Qwen3, Qwen3-MoE, Llama 3, Mistral, Qwen2.5-VL or Qwen3-VL"
+        fix = f"use a {names} model ({kinds})"
         raise InputError(f"model_type={model_type!r:.80} is not supported", key=file, fix=fix)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    supported_kinds = ("default", "llama3") if raw["model_type"] == "llama" else ("default",)
-    if kind not in supported_kinds:
+    kind = _rope_kind(rope)
+    # Of DeepSeek's models; other factors of cosines and sines.
+    others = {"mscale", "mscale_all_dim", "truncate"} & set(rope)
+    if kind not in ROPE_KINDS or (kind == "yarn" and others):
+        # Not "remove rope_scaling": the model was trained with it.
         raise InputError(
-            f"rotary scaling {kind!r:.80} is not supported", key=file, fix="remove rope_scaling"
-        )
-    # A feature that this code ignored would change the numbers without an error.
-    if raw.get("use_sliding_window") or "sliding_attention" in str(raw.get("layer_types")):
-        raise InputError(
-            "use_sliding_window is not supported",
+            f"rotary scaling {kind!r:.80} with {sorted(rope)!r:.80} is not supported",
             key=file,
-            fix="set it to false to attend to everything",
+            fix=f"use a model with one of {', '.join(ROPE_KINDS)}",
+        )
+    # A feature that this code ignored would change the numbers without an error. Mistral's has
+    # another name, and 4096 is its default.
+    window = raw["model_type"] == "mistral" and raw.get("sliding_window", 4096)
+    if (
+        window
+        or raw.get("use_sliding_window")
+        or "sliding_attention" in str(raw.get("layer_types"))
+    ):
+        raise InputError(
+            f"sliding windows are not supported (sliding_window={raw.get('sliding_window')!r:.20})",
+            key=file,
+            fix="use a model without them: use_sliding_window=false, or sliding_window=null",
         )
     if raw.get("hidden_act", "silu") != "silu":
         raise InputError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.rope_scaling import RopeScaling
 from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
 
 # Names of classes in transformers; architectures have the name of their `model_type`.
@@ -131,7 +131,7 @@ def _read_rope_factors(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any]
     half = config["head_dim"] // 2
     plain = config["rope_theta"] ** -(np.arange(half, dtype=np.float32) / half)
     if factors.shape != (half,) or not np.allclose(
-        plain / factors, scaling.scale_frequencies(plain), rtol=1e-3
+        plain / factors, scaling.scale_frequencies(plain, config["rope_theta"]), rtol=1e-3
     ):
         raise InputError(
             "its rope factors are not those of Llama 3",

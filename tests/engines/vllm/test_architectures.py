@@ -13,7 +13,7 @@ from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
-from gigpo_jax.models.rotary import RopeScaling
+from gigpo_jax.models.rope_scaling import RopeScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from tests.engines.vllm import serving
 from tests.models.shapes import random_params

@@ -343,9 +343,9 @@ BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
         edit("config.json", model_type="qwen3", attention_bias=True),
         "attention_bias and mlp_bias",
     ),
-    "scaled qwen2": (
-        edit("config.json", rope_scaling={"rope_type": "llama3"}),
-        "rotary scaling 'llama3'",
+    "scaled for more": (
+        edit("config.json", rope_scaling={"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}),
+        "rotary scaling 'yarn' with .*mscale",
     ),
     "scaled by nothing": (
         edit("config.json", model_type="llama", rope_scaling={"rope_type": "llama3"}),
@@ -355,12 +355,19 @@ BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
         edit("config.json", model_type="llama", rope_scaling=ROPE | {"low_freq_factor": 4}),
         "high_freq_factor=4.0 must be above 4.0",
     ),
-    "yarn": (
-        edit("config.json", rope_scaling={"type": "yarn", "factor": 4.0}),
-        "rotary scaling 'yarn'",
+    "dynamic": (
+        edit("config.json", rope_scaling={"type": "dynamic", "factor": 4.0}),
+        "rotary scaling 'dynamic'",
     ),
-    "yarn 5": (edit("config.json", rope_parameters={"rope_type": "yarn"}), "rotary scaling 'yarn'"),
+    "longrope": (
+        edit("config.json", rope_parameters={"rope_type": "longrope"}),
+        "rotary scaling 'longrope'",
+    ),
     "window": (edit("config.json", use_sliding_window=True), "use_sliding_window"),
+    "window of mistral": (
+        edit("config.json", model_type="mistral", sliding_window=9),
+        "sliding_window=null",
+    ),
     "gelu": (edit("config.json", hidden_act="gelu"), "hidden_act='gelu'"),
     "heads": (edit("config.json", num_key_value_heads=3), "num_kv_heads=3 must divide"),
     "no width": (edit("config.json", hidden_size=None), "hidden_size=None"),
