@@ -31,6 +31,7 @@ from gigpo_jax.models.text.tokenizer import (
     check_vocabulary,
     load_tokenizer,
 )
+from gigpo_jax.rl.logprobs import OutputEmbedding, PaddedEmbedding
 
 if TYPE_CHECKING:
     from gigpo_jax.models.execution import Experts
@@ -118,7 +119,7 @@ def load_policy(
     folder = model_folder(path, config.model.revision)
     tokenizer = load_tokenizer(folder, enable_thinking=config.model.enable_thinking)
     shape = read_config(folder)
-    check_vocabulary(tokenizer, shape.vocab_size, path)
+    num_tokens = check_vocabulary(tokenizer, shape.vocab_size, path)
     if shape.value_head:
         raise InputError(
             "a critic, which scores no tokens",
@@ -152,12 +153,24 @@ def load_policy(
     adapter, scale = start_adapter(config, shape, mesh)
     base = "" if adapter is None else folder_checksum(folder)
     shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
+    shape = replace(shape, num_tokens=num_tokens)
     return Policy(shape, params, tokenizer, adapter, scale, base, tensor)
 
 
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
     """Raises InputError for settings that the model does not take."""
     check_vision(config, shape.vision)
+    positions = shape.max_position_embeddings
+    if _longest_text(config) > positions:
+        sampling = config.sampling
+        raise InputError(
+            f"with max_response_tokens={sampling.max_response_tokens} texts have up to "
+            f"{_longest_text(config)} tokens, the model has {positions} positions "
+            "(max_position_embeddings in config.json)",
+            key="config.sampling.max_prompt_tokens",
+            value=sampling.max_prompt_tokens,
+            fix="use fewer tokens or a model of longer texts",
+        )
     if shape.experts is None:
         if config.model.replay_routes:
             raise InputError(
@@ -283,7 +296,7 @@ def trained_shardings(
 
 def forward_function(
     config: ConfigDict, shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh
-) -> Callable[..., tuple[jax.Array, jax.Array]]:
+) -> Callable[..., tuple[jax.Array, OutputEmbedding]]:
     """Builds the forward pass of the policy, an `rl.update.Forward`.
 
     Its arguments are `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids,
@@ -302,14 +315,15 @@ def forward_function(
         segment_ids: jax.Array,
         images: Any,
         routes: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, OutputEmbedding]:
         params = trained
         if adapter is not None:
             from gigpo_jax.models.lora import attach_adapter
 
             params = attach_adapter(frozen, trained, adapter.scale)
         hidden, params = trunk(params, tokens, positions, segment_ids, images, routes)
-        return hidden, decoder.output_embedding(shape, params)
+        matrix = decoder.output_embedding(shape, params)
+        return hidden, PaddedEmbedding(matrix, shape.num_tokens) if shape.num_tokens else matrix
 
     return forward
 

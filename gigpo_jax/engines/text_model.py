@@ -44,7 +44,8 @@ class TextModel:
           path: Hugging Face folder, such as `gigpo export` writes, or ORG/NAME of the Hub.
           revision: Branch, tag or commit of a model of the Hub.
           dtype: Dtype of parameters, activations and cache.
-          max_length: Largest number of tokens of prompt and response together.
+          max_length: Largest number of tokens of prompt and response together, at most the model's
+            positions.
           slots: Number of responses that are decoded together.
           enable_thinking: Switch of chat templates such as Qwen3's.
 
@@ -61,7 +62,16 @@ class TextModel:
                 value=repr(path),
                 fix="name a language model",
             )
-        check_vocabulary(self.tokenizer, config.vocab_size, path)
+        num_tokens = check_vocabulary(self.tokenizer, config.vocab_size, path)
+        config = replace(config, num_tokens=num_tokens)
+        if max_length > config.max_position_embeddings:
+            raise InputError(
+                f"the model has {config.max_position_embeddings} positions "
+                "(max_position_embeddings in config.json)",
+                key="max_length",
+                value=max_length,
+                fix=f"use at most {config.max_position_embeddings}",
+            )
         self.stop = read_stop_strings(folder)
         settings = EngineSettings(slots=slots, max_length=max_length, dtype=jnp.dtype(dtype))
         self._engine = JaxEngine(config, params, settings, tokenizer=self.tokenizer)
@@ -112,7 +122,7 @@ class TextModel:
             stop_token_ids=self.tokenizer.stop_token_ids,
             stop_strings=self.stop if stop is None else tuple(stop),
         )
-        encode = self.tokenizer.encode_chat if chat else self.tokenizer.encode
+        encode = self.tokenizer.encode_chat if chat else self.tokenizer.encode_plain
 
         async def generate_responses() -> list[Completion]:
             calls = []

@@ -785,14 +785,18 @@ def apply_final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax
 def score_tokens(config: DecoderConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """Scores all tokens of the vocabulary.
 
-    Hidden states [..., D] -> [..., V] f32.
+    Hidden states [..., D] -> [..., V] f32, -inf for ids without a token.
     """
     # float32 scores in every dtype: log-probabilities are differences of scores, and bfloat16 has 8
     # significant bits.
     matrix = output_embedding(config, params).astype(hidden.dtype)
     if config.for_cpu:
-        return on_cpu.multiply_rows(hidden, matrix)
-    return jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
+        scores = on_cpu.multiply_rows(hidden, matrix)
+    else:
+        scores = jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
+    if not config.num_tokens:
+        return scores
+    return jnp.where(jnp.arange(len(matrix)) < config.num_tokens, scores, -jnp.inf)
 
 
 @functools.cache

@@ -87,6 +87,8 @@ class DecoderConfig:
       experts: the experts, of model_type "qwen3_moe" alone; None for none.
       for_cpu: whether bfloat16 is computed by the functions of `on_cpu`, with parameters in their
         layout; XLA's own way takes CPUs several times as long.
+      num_tokens: number of ids that have a token. Rows of the embedding behind them are padding:
+        they are never sampled and have probability 0. 0: all V have one.
     """
 
     vocab_size: int
@@ -108,6 +110,7 @@ class DecoderConfig:
     vision: "VisionConfig | None" = None
     experts: ExpertConfig | None = None
     for_cpu: bool = False
+    num_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -178,7 +178,8 @@ def _response_measure(policy: Policy | None, config: ConfigDict) -> Callable[[st
     if policy is None:
         return lambda response: [0] * (len(split_words(response)) + 1)
     tokenizer = policy.tokenizer
-    return lambda response: [*tokenizer.encode(response), *response_end(tokenizer, config)]
+    end = response_end(tokenizer, config)
+    return lambda text: [*tokenizer.encode(tokenizer.continue_response(text)), *end]
 
 
 def play_demonstrations(
@@ -272,7 +273,8 @@ def encode_demonstrations(
         for turn in demonstration.turns:
             # No stop string ends a summary.
             end = tokenizer.stop_token_ids[:1] if turn.is_summary else response_ending
-            targets.append(np.asarray([*tokenizer.encode(turn.response), *end], np.int32))
+            text = tokenizer.continue_response(turn.response)
+            targets.append(np.asarray([*tokenizer.encode(text), *end], np.int32))
         prompts = _encode_prompts(demonstration, targets, encode)
         for turn, target, tokens in zip(demonstration.turns, targets, prompts, strict=True):
             images = turn.images

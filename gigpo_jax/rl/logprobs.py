@@ -1,14 +1,34 @@
 """Log-probabilities of tokens from hidden states, without an array of [tokens, vocabulary]."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+# Score of padding. Finite: its product with a probability of 0 is 0, that of -inf would be NaN.
+_NEVER = -1e30
+
+
+class PaddedEmbedding(NamedTuple):
+    """An output embedding with rows that stand for no token.
+
+    Attributes:
+      matrix: [V, D] float.
+      num_tokens: Number of rows that stand for a token; those behind them have probability 0.
+    """
+
+    matrix: Array
+    num_tokens: int
+
+
+OutputEmbedding = Array | PaddedEmbedding
+
 
 def token_logprobs(
     hidden: Array,
-    output_embedding: Array,
+    output_embedding: OutputEmbedding,
     targets: Array,
     *,
     chunk: int,
@@ -24,7 +44,7 @@ def token_logprobs(
 
     Args:
       hidden: [N, D] float, after the final norm.
-      output_embedding: [V, D] float.
+      output_embedding: [V, D] float, or one with padding.
       targets: [N] i32, sampled tokens.
       chunk: Number of tokens whose logits exist at a time; memory is chunk * V * 4 bytes, a few
         times over. N is padded to a multiple of it.
@@ -37,6 +57,9 @@ def token_logprobs(
       ValueError: Shapes do not fit or `chunk` is not positive.
       TypeError: Targets are not integers.
     """
+    num_tokens: int | None = None
+    if isinstance(output_embedding, PaddedEmbedding):
+        output_embedding, num_tokens = output_embedding
     shapes = (hidden.shape, output_embedding.shape)
     if hidden.ndim != 2 or output_embedding.ndim != 2 or shapes[0][1] != shapes[1][1]:
         raise ValueError(f"hidden [N, D] and output_embedding [V, D]: got {shapes[0]}, {shapes[1]}")
@@ -58,7 +81,7 @@ def token_logprobs(
     targets = jnp.pad(targets, (0, pad)).reshape(chunk, pieces).swapaxes(0, 1)
 
     def piece(_: None, inputs: tuple[Array, Array]) -> tuple[None, tuple[Array, Array]]:
-        return None, _chunk_logprobs(*inputs, output_embedding, temperature)
+        return None, _chunk_logprobs(*inputs, output_embedding, temperature, num_tokens)
 
     # Without the checkpoint the scan would keep the logits of every chunk for the backward pass.
     # prevent_cse=False: inside a scan XLA cannot merge the second computation with the first, so
@@ -69,7 +92,11 @@ def token_logprobs(
 
 
 def _chunk_logprobs(
-    hidden: Array, targets: Array, output_embedding: Array, temperature: ArrayLike
+    hidden: Array,
+    targets: Array,
+    output_embedding: Array,
+    temperature: ArrayLike,
+    num_tokens: int | None,
 ) -> tuple[Array, Array]:
     # Accumulated in float32: bfloat16 numbers between 16 and 32 are 1/8 apart, and so
     # would logits be.
@@ -79,6 +106,9 @@ def _chunk_logprobs(
         output_embedding.astype(hidden.dtype),
         preferred_element_type=jnp.float32,
     ) / jnp.float32(temperature)
+    if num_tokens is not None:
+        is_token = lax.broadcasted_iota(targets.dtype, logits.shape, 1) < num_tokens
+        logits = jnp.where(is_token, logits, _NEVER)
     # The largest logit cancels in the result, so its gradient is 0 and need not be computed.
     logits = logits - lax.stop_gradient(jnp.max(logits, axis=1, keepdims=True))
     weight = jnp.exp(logits)

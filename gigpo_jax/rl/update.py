@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gigpo_jax.rl.logprobs import token_logprobs
+from gigpo_jax.rl.logprobs import OutputEmbedding, token_logprobs
 from gigpo_jax.rl.losses import (
     LossSettings,
     LossSums,
@@ -36,7 +36,7 @@ Metrics = dict[str, jax.Array]
 # (trained parameters, frozen ones or None, tokens [B, T], positions [B, T], segment_ids [B, T],
 # images or None, and routes [B, T, R] if a minibatch has them) -> (hidden states [B, T, D], output
 # embedding [V, D])
-Forward = Callable[..., tuple[jax.Array, jax.Array]]
+Forward = Callable[..., tuple[jax.Array, OutputEmbedding]]
 # (log-probabilities [B, C] f32, entropy [B, C] f32, microbatch without the M axis, *, iteration []
 # i32) -> sums over its response tokens
 Loss = Callable[..., LossSums]
@@ -83,7 +83,7 @@ def init_state(params: Params, optimizer: Optimizer) -> TrainState:
 
 
 def response_logprobs(
-    forward: Callable[..., tuple[jax.Array, jax.Array]],
+    forward: Forward,
     batch: StepBatch,
     *,
     chunk: int,

@@ -490,7 +490,8 @@ class EpisodeRunner:
         completion, images = await self._sample_turn(prompt, trajectory, key, step)
         history.add_response(prompt, completion.tokens.tolist())
         # The text is for the environment; the learner gets the tokens as they were sampled.
-        response = self.tokenizer.decode(completion.tokens.tolist())
+        # A tag that the prompt opened is part of the response.
+        response = self.tokenizer.opened_text + self.tokenizer.decode(completion.tokens.tolist())
         parsed = settings.parse(response)
         plan = history.plan
         # A response without a plan changes none.

@@ -57,7 +57,9 @@ def make_remote_engine(
     store = WeightStore(servers.weights_dir)
     pieces = None if servers.weights_dir else store.folder
     device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
-    server: Callable[..., Server] = functools.partial(VllmServer, inflight=config.train.inflight)
+    server: Callable[..., Server] = functools.partial(
+        VllmServer, inflight=config.train.inflight, num_tokens=policy.config.num_tokens
+    )
     if not is_vllm:
         server = functools.partial(JaxServer, folder=pieces, device=device)
     try:

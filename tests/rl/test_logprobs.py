@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.rl.logprobs import token_logprobs
+from gigpo_jax.rl.logprobs import PaddedEmbedding, token_logprobs
 
 N = 37
 D = 12
@@ -123,3 +123,21 @@ def test_wrong_shapes_are_named():
         token_logprobs(hidden, embedding, targets, chunk=0)
     logprob, entropy = token_logprobs(hidden[:0], embedding, targets[:0], chunk=8)
     assert logprob.shape == entropy.shape == (0,)
+
+
+def test_rows_without_a_token_have_probability_0():
+    hidden, embedding, _ = inputs()
+    count = 64
+    targets = jax.random.randint(jax.random.key(5), (N,), 0, count)
+
+    def sums(function):
+        def total(hidden, embedding):
+            logprob, entropy = function(hidden, embedding)
+            return jnp.sum(logprob * logprob) + jnp.sum(entropy), (logprob, entropy)
+
+        return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(hidden, embedding)
+
+    got = sums(lambda h, e: token_logprobs(h, PaddedEmbedding(e, count), targets, chunk=8))
+    want = sums(lambda h, e: plain(h, e[:count], targets, 1.0))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

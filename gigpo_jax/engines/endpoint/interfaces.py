@@ -147,10 +147,12 @@ class RequestReader:
         prompt = policy_request.prompt
         if not isinstance(prompt, str):
             tokens = list(prompt)
-        elif session is None:
+        elif session is not None:
+            tokens = session.prompt_tokens(prompt, self._tokenizer, is_chat=policy_request.chat)
+        elif policy_request.chat:
             tokens = self._tokenizer.encode(prompt)
         else:
-            tokens = session.prompt_tokens(prompt, self._tokenizer)
+            tokens = self._tokenizer.encode_plain(prompt)
         limits = self._settings if session is None else session
         if len(tokens) > limits.max_prompt_tokens:
             limit = f"config.sampling.max_prompt_tokens={limits.max_prompt_tokens}"

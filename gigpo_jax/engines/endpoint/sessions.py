@@ -123,21 +123,21 @@ class EndpointSession:
                 repeats.append(f"call {number} has the prompt of call {first}")
         return "; ".join(repeats)
 
-    def prompt_tokens(self, text: str, tokenizer: Tokenizer) -> list[int]:
+    def prompt_tokens(self, text: str, tokenizer: Tokenizer, *, is_chat: bool = True) -> list[int]:
         """Encodes a prompt.
 
         If it continues an earlier prompt and its whole response, it begins with their token ids as
         they were sampled; only the rest is encoded. A prompt without the stop that ended a response
-        does not continue it.
+        does not continue it. A `text` that is no chat begins with the tokenizer's BOS.
         """
         prefixes = [
             transcript for transcript in self._transcripts if text.startswith(transcript[0])
         ]
         if not prefixes:
-            return tokenizer.encode(text)
+            return tokenizer.encode(text) if is_chat else tokenizer.encode_plain(text)
         # Encoded anew, the sampled text could give other token ids, and another past for training.
         prefix, prefix_tokens = max(prefixes, key=lambda transcript: len(transcript[0]))
-        return prefix_tokens + tokenizer.encode(text[len(prefix) :])
+        return prefix_tokens + tokenizer.encode_behind(prefix_tokens, text[len(prefix) :])
 
     def record_call(
         self,

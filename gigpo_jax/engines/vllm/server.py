@@ -48,17 +48,25 @@ class VllmServer(Server):
     _unverified_label: str | None = None
     _failed_probes = 0  # of weights in flight
 
-    def __init__(self, *args: Any, keeps_entropies: bool = False, inflight: bool = False) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        keeps_entropies: bool = False,
+        inflight: bool = False,
+        num_tokens: int = 0,
+    ) -> None:
         """Stores the address; other arguments as for `Server`.
 
         Args:
           keeps_entropies: Whether responses have entropies.
           inflight: Whether pushes replace the weights of running requests.
+          num_tokens: `DecoderConfig.num_tokens` of the model.
         """
         super().__init__(*args)
         self._keeps_entropies = keeps_entropies
         self._releases = RELEASES_INFLIGHT if inflight else RELEASES
         self._inflight = inflight
+        self._num_tokens = num_tokens
         # Of requests that the server has; `check` sets it.
         self._places: contextlib.AbstractAsyncContextManager[Any] = contextlib.nullcontext()
         # Held while running requests go on with weights whose probe is not verified.
@@ -223,8 +231,10 @@ class VllmServer(Server):
 
         It returns their reports.
         """
+        # Both with every push, because a server that was restarted does not keep them.
+        if self._num_tokens:
+            await self._call_workers("gigpo_mask_padding", {"num_tokens": self._num_tokens})
         if self._keeps_entropies:
-            # With every push, because a server that was restarted does not keep them.
             for report in await self._call_workers("gigpo_keep_entropies"):
                 if report:
                     raise ServerFault(f"gives no entropies: {report.get('error', report)}")

@@ -31,7 +31,8 @@ class KnownAnswers(Signal):
         sampling = config.sampling
         self._tokenizer = tokenizer
         self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
-        self._prefix = tokenizer.encode(registry.spec(config.env.name).answer_prefix)
+        prefix = registry.spec(config.env.name).answer_prefix
+        self._prefix = tokenizer.encode(tokenizer.continue_response(prefix))
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:

@@ -25,7 +25,7 @@ from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_logprobs
@@ -112,7 +112,8 @@ class FrozenTeacher(Signal):
             )
         dtype = jnp.dtype(config.model.compute_dtype)
         shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
-        teacher = Policy(shape, None, policy.tokenizer)
+        num_tokens = check_vocabulary(policy.tokenizer, shape.vocab_size, folder)
+        teacher = Policy(replace(shape, num_tokens=num_tokens), None, policy.tokenizer)
         # The temperature of the policy's own log-probabilities: the two are compared.
         score = make_token_logprobs(config, teacher, mesh, config.sampling.temperature)
         return cls(params, score)

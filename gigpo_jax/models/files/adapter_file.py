@@ -27,14 +27,32 @@ from gigpo_jax.models.lora import LoraConfig
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 _FACTORS = {"lora_a": "lora_A", "lora_b": "lora_B"}
-# Features of PEFT beyond plain pairs, and the values that turn them off.
-_DISABLED_FEATURES = {
-    "bias": "none",
-    "use_dora": False,
-    "use_rslora": False,
-    "modules_to_save": None,
-    "rank_pattern": None,
-    "alpha_pattern": None,
+# Keys of PEFT that do not change what plain pairs compute. Any other key must be off: adapters of
+# PiSSA, OLoRA or LoftQ belong to a changed base, those of other kinds are no pairs.
+_KNOWN_KEYS = {
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "base_model_name_or_path",
+    "revision",
+    "task_type",
+    "auto_mapping",
+    "inference_mode",
+    "runtime_config",
+    "peft_version",
+    "corda_config",
+    "eva_config",
+    "ensure_weight_tying",
+    "megatron_core",
+    "qalora_group_size",
+    "loftq_config",
+}
+# Values that leave the base as it is, beside false, null, "none" and empty ones.
+_PLAIN_VALUES = {
+    "peft_type": ("LORA",),
+    "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),
+    "bias": ("none",),
 }
 Names = list[tuple[str, tuple[int, ...]]]
 
@@ -223,10 +241,11 @@ def _check_config(file: pathlib.Path, config: LoraConfig) -> None:
             key=file,
             fix="give an adapter's folder in PEFT's layout",
         ) from err
-    for key, disabled in _DISABLED_FEATURES.items():
-        # False, none and empty all say that a feature is not used.
-        if raw.get(key, disabled) != disabled and raw[key]:
-            raise InputError(f"{key}={raw[key]!r} is not supported", key=file)
+    for key in sorted(raw.keys() - _KNOWN_KEYS):
+        if raw[key] and raw[key] not in _PLAIN_VALUES.get(key, ()):
+            raise InputError(
+                f"{key}={raw[key]!r:.80} is not supported", key=file, fix="use plain LoRA pairs"
+            )
     expected = (config.rank, config.alpha, sorted(config.targets))
     alpha_equal = math.isclose(stored[1], expected[1])
     if stored[0] != expected[0] or not alpha_equal or stored[2] != expected[2]:

@@ -37,10 +37,11 @@ _LAYER = LINEARS | {
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
 }
+HEAD = "lm_head.weight"
 _TOP = {
     "embed": "model.embed_tokens.weight",
     "final_norm.scale": "model.norm.weight",
-    "head": "lm_head.weight",
+    "head": HEAD,
     "value_head.kernel": "score.weight",
     "value_head.bias": "score.bias",
 }
@@ -313,15 +314,40 @@ def _check_tensors(
                 fix="use the config.json that belongs to these weights",
             )
     # Some folders keep the tied head a second time, or the frequencies of the rotary embedding.
-    known_names = shapes.keys() | {"lm_head.weight"}
-    extra = sorted(name for name in stored.keys() - known_names if "rotary_emb" not in name)
+    known_names = shapes.keys() | {HEAD}
+    extra = sorted(
+        name for name in stored.keys() - known_names if not name.endswith("rotary_emb.inv_freq")
+    )
     if extra:
         raise InputError(
             f"{len(extra)} tensors do not belong to config.json's model ({extra[0]})",
             key=source,
             fix="use its own",
         )
+    # A critic has no head; that of the model that it starts from is not read.
+    if HEAD in stored.keys() - shapes.keys() and not config.value_head:
+        (embedding,) = (name for name in shapes if name.endswith("embed_tokens.weight"))
+        if not _has_equal_values(stored[HEAD], stored[embedding]):
+            raise InputError(
+                f"{HEAD} is not the embedding, config.json says that they are tied",
+                key=source,
+                fix="set tie_word_embeddings to false in config.json if the head is right, or "
+                f"remove {HEAD} from the weights",
+            )
     return {name: stored[name] for name in shapes}
+
+
+def _has_equal_values(one: tuple[pathlib.Path, Entry], two: tuple[pathlib.Path, Entry]) -> bool:
+    """Whether two stored tensors are the same."""
+    tensors = [map_tensor(*place) for place in (one, two)]
+    if tensors[0].dtype != tensors[1].dtype or tensors[0].shape != tensors[1].shape:
+        return False
+    # In pieces: the files are mapped, and whole copies may not fit in memory.
+    rows = [tensor.reshape(-1).view(np.uint8) for tensor in tensors]
+    return all(
+        np.array_equal(rows[0][start : start + _BLOCK], rows[1][start : start + _BLOCK])
+        for start in range(0, rows[0].size, _BLOCK)
+    )
 
 
 def _published_name(config: DecoderConfig, name: str) -> str:
@@ -378,4 +404,22 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
             key=folder,
             fix="download them again",
         )
-    return [folder / name for name in files]
+    shards = [folder / name for name in files]
+    # transformers reads the single file, vLLM the index.
+    single = folder / SINGLE
+    if SINGLE not in files and single.is_file() and not _has_equal_tensors(single, shards):
+        raise InputError(
+            f"{SINGLE} and the files of {INDEX} hold different weights",
+            key=folder,
+            fix="remove the one that is not the model",
+        )
+    return shards
+
+
+def _has_equal_tensors(single: pathlib.Path, shards: list[pathlib.Path]) -> bool:
+    """Whether a file holds the tensors of other files together."""
+    places = {name: (file, entry) for file in shards for name, entry in read_header(file).items()}
+    tensors = {name: (single, entry) for name, entry in read_header(single).items()}
+    return places.keys() == tensors.keys() and all(
+        _has_equal_values(places[name], tensors[name]) for name in places
+    )

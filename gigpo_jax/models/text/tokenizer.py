@@ -49,10 +49,13 @@ class Tokenizer:
       vocab_size: 1 + the highest token id.
       stop_token_ids: ids that end a response: first the one that the chat template writes after a
         response, then the eos token and the model's other ids.
+      opened_text: text that the generation prompt begins every response with, such as "<think>\n";
+        "" for most models.
     """
 
     vocab_size: int
     stop_token_ids: tuple[int, ...]
+    opened_text: str
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class Tokenizer:
         ]
         ids = [end for end in ends if end is not None]
         self.stop_token_ids = tuple(dict.fromkeys([*ids, *stop_token_ids]))
+        self.opened_text = self._opened_text()
 
     def has_vocabulary_of(self, other: "Tokenizer") -> bool:
         """Tests whether both have the same token ids."""
@@ -132,6 +136,25 @@ class Tokenizer:
         Special tokens in it are recognised, none are added.
         """
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Returns the ids of a text that is no chat, to be continued.
+
+        They begin with the BOS token if the tokenizer adds one, such as Llama 3's; chats have it
+        from their template.
+        """
+        return self._tokenizer.encode(text).ids
+
+    def encode_behind(self, tokens: Sequence[int], text: str) -> list[int]:
+        """Returns the ids of `text` behind tokens that have been sampled.
+
+        SentencePiece tokenizers write a space before a text, but not before a piece of one.
+        """
+        # The token that ended a response, or any text that merges with nothing.
+        before = self.end_text(tokens) or "\n"
+        start = self.encode(before)
+        ids = self.encode(before + text)
+        return ids[len(start) :] if ids[: len(start)] == start else self.encode(text)
 
     def encode_chat(
         self, user_text: str, *, system: str = "", mark: str = "", special: str = ""
@@ -187,7 +210,7 @@ class Tokenizer:
         closed = rest.lstrip()
         if end and closed.startswith(end):
             rest = closed.removeprefix(end)
-        return self.encode(rest)
+        return self.encode_behind(response, rest)
 
     def _turn_end(self) -> str:
         """Returns the token that the chat template writes after a response; "" if there is none."""
@@ -207,6 +230,28 @@ class Tokenizer:
             key=len,
             default="",
         )
+
+    def _opened_text(self) -> str:
+        """Returns what the generation prompt writes and a response of the history does not have."""
+        user = {"role": "user", "content": "text"}
+        response = {"role": "assistant", "content": _RESPONSE_PLACE}
+        try:
+            prompt = self._render(self._template, [user])
+            # With a message behind it: templates may write an empty thought into the last response.
+            history = self._render(self._template, [user, response, user])
+        except InputError:  # no template, or one for a single message
+            return ""
+        before, place, _ = history.partition(_RESPONSE_PLACE)
+        return prompt[len(before) :] if place and prompt.startswith(before) else ""
+
+    def continue_response(self, text: str) -> str:
+        """Returns the part of a whole response that is written behind `opened_text`."""
+        letters = "".join(self.opened_text.split())
+        if not letters:
+            return text
+        # Spaces between tags do not count: templates put line breaks there.
+        opened = re.match(r"\s*".join(map(re.escape, letters)) + r"\s*", text)
+        return text[opened.end() :] if opened else text
 
     def end_text(self, response: Sequence[int]) -> str:
         """Returns the stop token that ends a response, spelled.
@@ -425,13 +470,19 @@ def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tup
     return tuple(ids)
 
 
-def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> None:
-    """Raises InputError for token ids beyond the model's embedding.
+def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> int:
+    """Checks that every token id has a row of the model's embedding.
 
     Args:
       tokenizer: tokenizer.
       vocab_size: rows of the embedding.
       path: folder of the model, for the message.
+
+    Returns:
+      `DecoderConfig.num_tokens` of the model: 0 if the embedding has no more rows.
+
+    Raises:
+      InputError: there are token ids beyond the embedding.
     """
     if tokenizer.vocab_size > vocab_size:
         raise InputError(
@@ -440,6 +491,7 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.
             key=path,
             fix="use the tokenizer that belongs to this model",
         )
+    return 0 if tokenizer.vocab_size == vocab_size else tokenizer.vocab_size
 
 
 def _special_pattern(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:

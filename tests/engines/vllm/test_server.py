@@ -281,6 +281,17 @@ def test_entropies_are_asked_of_the_workers_before_the_weights(refusal: dict[str
     assert answers.bodies["generate"] == {"sampling_params": {"logprobs": 2}}
 
 
+def test_padding_of_the_vocabulary_is_masked_before_the_weights() -> None:
+    answers = Answers()
+
+    async def work(server: VllmServer) -> Any:
+        server._num_tokens = 263
+        await server.push(WEIGHTS)
+
+    talk(answers, work)
+    assert answers.calls[2:4] == ["gigpo_mask_padding", "gigpo_load"]
+
+
 def test_a_response_counts_only_if_its_adapter_stayed_the_same() -> None:
     answers = Answers()
 

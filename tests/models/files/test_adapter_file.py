@@ -102,9 +102,24 @@ def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:
         load_adapter(tmp_path, SHAPE, SOME)
     file.write_bytes(whole)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
-    with pytest.raises(InputError, match="use_dora=True"):
-        load_adapter(tmp_path, SHAPE, SOME)
+    # The last ones belong to a changed base, or are of other kinds.
+    refused = {"use_dora": True, "lora_bias": True, "layers_to_transform": [0]}
+    refused |= {"trainable_token_indices": [3], "alora_invocation_tokens": [1], "use_qalora": True}
+    settings = [{key: value} for key, value in refused.items()]
+    for start in ("pissa", "pissa_niter_16", "olora", "loftq", "corda"):
+        settings.append({"init_lora_weights": start})
+    settings += [{"peft_type": "ADALORA"}, {"peft_type": "LOHA"}, {"of_a_later_release": True}]
+    for changes in settings:
+        ((key, value),) = changes.items()
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config | changes))
+        with pytest.raises(
+            InputError, match=f"{key}={value!r} is not supported".replace("[", r"\[")
+        ):
+            load_adapter(tmp_path, SHAPE, SOME)
+    allowed = {"init_lora_weights": "gaussian", "rank_pattern": {}, "lora_bias": False}
+    allowed |= {"peft_version": "0.18.0", "lora_dropout": 0.1, "layers_to_transform": None}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | allowed))
+    load_adapter(tmp_path, SHAPE, SOME)
     (tmp_path / "adapter_config.json").unlink()
     with pytest.raises(InputError, match="missing or broken"):
         load_adapter(tmp_path, SHAPE, SOME)

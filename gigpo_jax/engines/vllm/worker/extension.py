@@ -22,6 +22,7 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.vllm.worker.adapters import AdapterSwitch
 from gigpo_jax.engines.vllm.worker.entropies import keep_entropies
+from gigpo_jax.engines.vllm.worker.vocabulary import mask_padding
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
 from gigpo_jax.models.linears import DECODERS
@@ -172,6 +173,11 @@ class WeightLoader:
             keep_entropies(self.model_runner)
         except AttributeError as err:
             return {"error": f"this vLLM samples otherwise ({err})"}
+        return {}
+
+    def gigpo_mask_padding(self, num_tokens: int) -> dict[str, Any]:
+        """Makes the model never sample ids without a token; see `vocabulary`."""
+        mask_padding(self.model_runner.get_model(), num_tokens)
         return {}
 
     def _reload_model(self, entries: dict[str, Entry], data: mmap.mmap) -> None:
