@@ -1,12 +1,14 @@
 """Every mistake in a config is one message with the key, the value and the fix."""
 
+import itertools
+
 import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.config.keys import KEYS, flatten
-from gigpo_jax.config.removed_keys import with_defaults
+from gigpo_jax.config.keys import CORE, KEYS, PARTS, flatten
+from gigpo_jax.config.removed_keys import MOVED, REMOVED, with_defaults
 from gigpo_jax.config.resolve import unknown_keys
 from gigpo_jax.core.errors import InputError
 
@@ -647,3 +649,13 @@ def test_training_samples_from_the_distribution_that_the_learner_knows(old_logpr
     ):
         resolve(config)
     assert resolve(config, trains=False).sampling.top_p == 0.9
+
+
+def test_the_core_has_few_keys_and_none_that_was_removed():
+    """What every run has stays short: a part that few runs use declares its own keys."""
+    assert 50 < len(CORE) <= 110
+    parts = [part.keys.keys() for part in PARTS.values()]
+    names = [*CORE, *itertools.chain.from_iterable(parts)]
+    assert len(names) == len(set(names)) == len(KEYS) <= 147
+    assert not KEYS.keys() & {*REMOVED, *MOVED}
+    assert {*MOVED.values()} <= KEYS.keys()
