@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import gigpo_credit
-import jax
 import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
 from gigpo_jax.rl.types import StepColumns
+from tests.compilation import record_events
 from tests.rl.test_advantages import plan_columns
 
 ARGUMENTS = ("reward", "penalty", "trajectory", "step", "group", "anchor")
@@ -155,15 +155,9 @@ def test_later_calls_compile_nothing_and_give_our_numbers(algorithm: str) -> Non
         batches.append({name: columns[name][columns["mask"]] for name in ARGUMENTS})
     assert len(batches[0]["reward"]) != len(batches[1]["reward"])
     gigpo_credit.advantages(algorithm, **batches[0], **common)
-    compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, duration, **_: compiled.append(event)
-    )
-    try:
+    with record_events() as events:
         found = gigpo_credit.advantages(algorithm, **batches[1], **common)
-    finally:
-        jax.monitoring.clear_event_listeners()
-    assert not compiled
+    assert not events
     rows = len(found)
     columns = StepColumns(**batches[1], mask=np.ones(rows, bool))
     columns = replace(columns, truncated=np.zeros(rows, bool))

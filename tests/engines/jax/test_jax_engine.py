@@ -7,7 +7,6 @@ import dataclasses
 import random
 import time
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
+from tests.compilation import record_events
 from tests.engines.jax.random_model import (
     CONFIG,
     FULL,
@@ -125,21 +125,17 @@ def test_another_key_gives_another_response(engine):
 
 
 def test_nothing_compiles_after_warmup(engine):
-    compiled = []
     count = engine.compile_count
     other = weights(3)
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: compiled.append(name) if "compile" in name else None
-    )
     try:
-        run(*(engine.generate(p, s) for p, s in requests(17, seed=3)))
-        run(engine.generate([1], SamplingParams(max_tokens=1)))
-        engine.update_weights(other, 3)
-        run(engine.generate([1] * 48, SamplingParams(max_tokens=16, stop_strings=("</b>",))))
+        with record_events() as events:
+            run(*(engine.generate(p, s) for p, s in requests(17, seed=3)))
+            run(engine.generate([1], SamplingParams(max_tokens=1)))
+            engine.update_weights(other, 3)
+            run(engine.generate([1] * 48, SamplingParams(max_tokens=16, stop_strings=("</b>",))))
     finally:
-        jax.monitoring.clear_event_listeners()
         engine.update_weights(weights(0), 0)
-    assert compiled == []
+    assert [name for name in events if "compile" in name] == []
     assert engine.compile_count == count == 2 + 2  # shapes of prompts; decoding, empty cache
 
 
