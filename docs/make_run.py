@@ -1,6 +1,6 @@
 """Writes "Read a run in a day" of docs/architecture.md: the files that a quickstart run imports.
 
-python docs/make_run.py
+python -m docs.make_run
 """
 
 import ast
@@ -136,7 +136,7 @@ def describe_files() -> str:
     text = (
         "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order; files of one "
         "line are left out. What other configs use is imported by name, or inside functions. `tests/test_read_a_run.py` "
-        "counts their lines, and `python docs/make_run.py` writes the list."
+        "counts their lines, and `python -m docs.make_run` writes the list."
     )
     lines = [TITLE, textwrap.fill(text, 120)]
     for names, title in ROOMS.items():

@@ -36,7 +36,7 @@ def test_a_run_imports_few_lines(listing: dict) -> None:
 
 def test_the_page_lists_the_files_of_a_run(listing: dict) -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    assert listing["describe_files"]() in page, "run python docs/make_run.py"
+    assert listing["describe_files"]() in page, "run python -m docs.make_run"
 
 
 @pytest.mark.slow
