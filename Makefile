@@ -1,4 +1,4 @@
-# make quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make install | quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -19,7 +19,10 @@ HERE := not long and not vllm and not preflight and not interfaces
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
+.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
+
+install: $(VENV)/.installed
+	@echo "installed into $(VENV): . $(VENV)/bin/activate, then gigpo --help"
 
 quickstart: $(VENV)/.installed
 	$(PY) -m gigpo_jax train --config=configs/quickstart.py --workdir=$(WORKDIR)
@@ -124,11 +127,11 @@ chaos: $(VENV)/.installed-dev
 
 # The steps of launch/Dockerfile.
 $(VENV)/.installed: requirements.txt setup.py launch/install.sh
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes, once)"
-	launch/install.sh --platform cpu --python $(PY)
-	touch $@
+	@launch/install.sh --platform cpu --python $(PY)
+	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(PIP) -r requirements-dev.txt

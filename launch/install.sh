@@ -46,12 +46,23 @@ esac
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 run() {
-  if [ $dry_run = yes ]; then printf '%q ' "$@" && echo; else "$@"; fi
+  if [ $dry_run = yes ]; then printf '%q ' "$@" && echo; elif [ -t 2 ]; then spin "$@"; else "$@"; fi
 }
-# A terminal shows what is being fetched; a log stays short.
-quiet=(--quiet)
-if [ -t 1 ]; then quiet=(); fi
-pip=("$python" -m pip install ${quiet[@]+"${quiet[@]}"} --disable-pip-version-check)
+# A terminal shows one line while a command runs, and then what the command says of errors.
+spin() {
+  "$@" &
+  local pid=$! signs='-+*+' turn=0
+  # Jobs in the background do not get Ctrl-C.
+  trap 'kill "$pid" 2>/dev/null; echo >&2; exit 130' INT TERM
+  while kill -0 "$pid" 2>/dev/null; do
+    printf '\rinstalling %s %d s' "${signs:turn++ % 4:1}" "$SECONDS" >&2
+    sleep 0.5
+  done
+  trap - INT TERM
+  printf '\r\033[K' >&2
+  wait "$pid"
+}
+pip=("$python" -m pip install --quiet --disable-pip-version-check)
 if [ $require_hashes = yes ]; then
   run "${pip[@]}" --require-hashes -r "$here/launch/hashes/$platform.txt"
   run "${pip[@]}" --require-hashes --no-deps -r "$here/launch/hashes/project.txt"

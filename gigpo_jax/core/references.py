@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
+from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
 
 _T = TypeVar("_T")
@@ -55,7 +56,11 @@ def load_reference(reference: str, *, key: str) -> Any:
     # ValueError: the name of the module is empty. Other errors are bugs of the user's module and
     # keep their traceback.
     except (ImportError, AttributeError, ValueError) as err:
-        raise InputError(f"cannot load {reference} ({err})", key=key) from err
+        fix = ""
+        if isinstance(err, ModuleNotFoundError) and err.name == "examples":
+            has_examples = (packaged.ROOT / "examples").is_dir()
+            fix = f"run the command in {packaged.ROOT if has_examples else 'a clone'}"
+        raise InputError(f"cannot load {reference} ({err})", key=key, fix=fix) from err
 
 
 def find_entry(name: str, table: Mapping[str, _T], kind: type[_T], *, key: str) -> _T:

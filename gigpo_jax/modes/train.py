@@ -36,6 +36,7 @@ from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_gr
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.cpu_plan import describe_cpu_plan, measure_flops
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
@@ -167,6 +168,7 @@ class Trainer:
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
         self.flops = active_param_count(policy.config) * (6 if policy.frozen is None else 4)
+        self._shape = policy.config
         self.learner = Learner(config, policy, self.mesh)
         self.timers = Timers()
         self.remaining = report.Remaining()
@@ -245,10 +247,18 @@ class Trainer:
         with show_stage("finishing the checkpoints"):
             self._resources.close()
 
+    def _print_plan(self) -> None:
+        """Prints what a long run on CPUs needs."""
+        if jax.default_backend() == "cpu" and jax.process_count() == 1:
+            plan = describe_cpu_plan(self.config, self._shape, self.flops, measure_flops())
+            if plan:
+                report.say(plan)
+
     async def train(self) -> None:
         """Makes all remaining iterations."""
         if self.done == 0:
             report.print_start(self.config, self.workdir, len(self.tasks))
+            self._print_plan()
             self.writer.text(0, "config", as_code_block(str(self.config)))
             self.record(await self.evaluate(last=True))
         else:

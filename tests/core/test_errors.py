@@ -1,9 +1,13 @@
 """The one place that words an error, and its renamed keys."""
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import gigpo_jax
 from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
 
 
@@ -37,3 +41,13 @@ def test_nearest_names_are_spelt_alike_or_have_the_last_component() -> None:
 
 def test_control_characters_are_escaped_and_lines_stay() -> None:
     assert escape_controls("a\x1b[31m\nb\r") == "a\\x1b[31m\nb\\r"
+
+
+def test_a_config_of_the_examples_says_where_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "gigpo_jax").symlink_to(Path(gigpo_jax.__file__).parent)
+    reference = "load_reference('examples.mcp.entry:FILES_ENTRY', key='config.env.name')"
+    program = f"from gigpo_jax.core.references import load_reference; {reference}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "(No module named 'examples'); run the command in a clone" in done.stderr
