@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gigpo_jax.env_bridge.beliefs import BeliefGrade
-from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
 
 if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.beliefs import BeliefGrade
+    from gigpo_jax.env_bridge.lessons import Lesson
     from gigpo_jax.models.vision.images import PromptImages
 
 
@@ -106,7 +106,7 @@ class Turn:
     plan: str | None = None
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
-    belief: BeliefGrade | None = None
+    belief: "BeliefGrade | None" = None
     entropies: np.ndarray | None = None
 
     @property
@@ -206,7 +206,7 @@ class Trajectory:
     past: Past = BEGINNING
     strategy: int | None = None
     discarded: list[int] = field(default_factory=list)
-    lesson: Lesson | None = None
+    lesson: "Lesson | None" = None
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted: not won, without a score."""

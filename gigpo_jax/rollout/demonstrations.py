@@ -13,7 +13,7 @@ from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
 from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, write_belief, write_subgoal
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 
 class DemonstratedTurn(NamedTuple):

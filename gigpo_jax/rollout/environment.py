@@ -23,7 +23,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput, number_images
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.run.progress import show_progress
 
 

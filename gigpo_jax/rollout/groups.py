@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.episode import Strategy
+from gigpo_jax.rollout.episode_parts import Strategy
 from gigpo_jax.trajectory import Trajectory, gives_signal
 
 

@@ -18,7 +18,8 @@ from gigpo_jax.env_bridge.processes.harness import encode_address
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode import EpisodePlan, EpisodeSettings
+from gigpo_jax.rollout.episode_parts import EpisodePlan
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.trajectory import Trajectory
 
 MODEL = "policy"  # name of the model at the endpoint

@@ -13,7 +13,8 @@ from dataclasses import replace
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
-from gigpo_jax.rollout.episode import EpisodePlan, Runner, Strategy
+from gigpo_jax.rollout.episode import Runner
+from gigpo_jax.rollout.episode_parts import EpisodePlan, Strategy
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory

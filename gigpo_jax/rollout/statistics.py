@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.env_bridge.beliefs import PARTS
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, gives_signal
 
@@ -55,6 +54,8 @@ def rollout_metrics(
       those that begin in states of others, those of actions and lengths of episodes summaries. A
       task type that was not played is left out.
     """
+    from gigpo_jax.env_bridge.beliefs import PARTS
+
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]

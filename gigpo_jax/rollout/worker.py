@@ -28,7 +28,9 @@ from gigpo_jax.rollout.environment import (
     make_pool,
     step_limit,
 )
-from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings, FindLessons, Runner
+from gigpo_jax.rollout.episode import EpisodeRunner, Runner
+from gigpo_jax.rollout.episode_parts import WRITERS
+from gigpo_jax.rollout.episode_settings import EpisodeSettings, FindLessons
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import rollout
@@ -199,6 +201,7 @@ class RolloutWorker:
         self, episodes: Sequence[tuple[Trajectory, Lesson]], *, iteration: int, temperature: float
     ) -> None:
         """Writes lessons about finished episodes, into them."""
+        write_lesson = WRITERS["lesson"]
         environments = {environment.label: environment for environment in self._environments}
 
         async def write(trajectory: Trajectory, lesson: Lesson) -> None:
@@ -206,7 +209,7 @@ class RolloutWorker:
             settings = self._settings(environment, temperature)
             runner = EpisodeRunner(self.engine, self.tokenizer, settings, vision=self._vision)
             key = functools.partial(request_key, settings.seed, iteration, trajectory.group)
-            text = await runner.write_lesson(trajectory, lesson.zone, key)
+            text = await write_lesson(runner, trajectory, lesson.zone, key)
             trajectory.lesson = lesson._replace(text=text)
 
         await asyncio.gather(*(write(*episode) for episode in episodes))

@@ -19,7 +19,7 @@ from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 parse = plan_parser(partial(parse_tagged, fallback_chars=30), "subgoal")
 WHOLE = "<switch>SWITCH</switch><subgoal>find  the ring</subgoal><action>open drawer 2</action>"

@@ -14,7 +14,8 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
-from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory, Turn
 

@@ -3,7 +3,7 @@
 from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import demonstrate_episode, episode_seed, response_text
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 
 def play(seed: int):

@@ -12,6 +12,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.methods.slea.episode_part import write_lesson
 from gigpo_jax.rollout.episode import EpisodeRunner
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 
@@ -78,7 +79,7 @@ def test_episodes_show_lessons_and_get_some() -> None:
 
     def write(trajectory, zone: str) -> str:
         key = functools.partial(request_key, settings.seed, 5, trajectory.group)
-        return asyncio.run(runner.write_lesson(trajectory, zone, key))
+        return asyncio.run(write_lesson(runner, trajectory, zone, key))
 
     for zone, word in (("strategies", "tip"), ("warnings", "avoid")):
         texts = [write(trajectory, zone) for trajectory in trajectories]

@@ -15,7 +15,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import Compact, History, Prompt, build_prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
 from gigpo_jax.tools.credit.replay import replay_episodes

@@ -26,7 +26,8 @@ from gigpo_jax.envs import registry
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
-from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory
 from tests.rollout.stand_in import same

@@ -7,13 +7,12 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.beliefs import BeliefGrader
+from gigpo_jax.env_bridge.beliefs import BeliefGrader, grade_response
 from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.plans import stated_plan
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
-from gigpo_jax.rollout.episode import grade_turn
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Past, Trajectory, Turn
 
@@ -91,7 +90,15 @@ def replay_episodes(
             turn = _turn(step, observation, current_prompt, images, result.info.get("regret"), plan)
             if grader is not None:
                 grader.observe(observation)
-                turn = grade_turn(grader, replace(turn, feedback=result.observation.text))
+                feedback = result.observation.text
+                belief = grade_response(
+                    grader,
+                    turn.response,
+                    valid=turn.valid,
+                    admissible=turn.admissible,
+                    feedback=feedback,
+                )
+                turn = replace(turn, feedback=feedback, belief=belief)
             trajectory.turns.append(turn)
             # With the observation before the action, as in the rollout.
             history.add(observation.text, step.action, images=observation.images)

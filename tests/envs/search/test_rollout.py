@@ -18,7 +18,8 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.retriever import Hit
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
-from gigpo_jax.rollout.episode import EpisodeRunner, EpisodeSettings
+from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory
 from tests.envs.search.serving import serving

@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
-from gigpo_jax.rollout.episode import EpisodeSettings
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 SIDE = 4
 STEPS = 8

@@ -1,0 +1,138 @@
+"""How episodes are played."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.beliefs import BeliefGrader
+from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, build_step_prompt
+from gigpo_jax.env_bridge.plans import STRATEGY, StrategyRequest
+from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
+from gigpo_jax.env_bridge.types import Observation, StepResult
+from gigpo_jax.rollout.pictures import check_length
+
+# (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
+FindLessons = Callable[[str, str], tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """How episodes are played.
+
+    Attributes:
+      template: Wording of prompts; a `Conversation` makes one chat of an episode.
+      parse: Function that turns a response's text into action and validity.
+      max_steps: Largest number of actions in an episode.
+      prompt_tokens: Largest number of tokens of a prompt, chat template included.
+      history: Number of past steps in a prompt.
+      show_admissible: Whether a prompt lists the admissible actions.
+      invalid_penalty: Penalty of an invalid response, >= 0, in units of reward.
+      regret_reward: Reward that a step loses for each action that it wasted, >= 0.
+      overlong_buffer: Number of tokens below the length limit of responses over which a penalty
+        rises; 0: no penalty.
+      overlong_penalty: Penalty at the length limit, >= 0, in units of reward.
+      sampling: Temperature, lengths and stops; the key is replaced for every request.
+      seed: Seed of the run; part of every request's key.
+      max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
+      trials: Largest number of trials of an episode; one that wins or is aborted is the last.
+      reflection: Prompt for a reflection between two trials, which later prompts show; None: no
+        reflection.
+      template_images: Images that texts of the template refer to (`prompts.number_images`).
+      summary_tokens: Largest number of tokens of a summary, which the policy writes when a
+        conversation is full, or of a strategy; 0: the oldest steps of the conversation are dropped
+        instead.
+      plan: Kind of the policy's plans, one of `plans.PLANS`.
+      resample_turns: Largest number of times that a turn is sampled again.
+      resample_change: Change of the uncertainty since the turn before, in nats a token, below which
+        it is sampled again.
+      make_grader: Function that makes the grader of an episode's beliefs; None: none are graded.
+      find_lessons: Function that finds the lessons for a state; None: prompts show none.
+    """
+
+    template: PromptTemplate
+    parse: Callable[[str], Response]
+    max_steps: int
+    prompt_tokens: int
+    history: int = 2
+    show_admissible: bool = True
+    invalid_penalty: float = 0.1
+    regret_reward: float = 0.0
+    overlong_buffer: int = 0
+    overlong_penalty: float = 1.0  # that of DAPO: a truncated response loses the reward of a win
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    # More are no accidents of single workers, and the mean over the rest would be biased.
+    max_aborted_fraction: float = 0.5
+    trials: int = 1
+    reflection: PromptTemplate | None = None
+    template_images: tuple[np.ndarray, ...] = ()
+    summary_tokens: int = 0
+    plan: str = "none"
+    resample_turns: int = 0
+    resample_change: float = 0.3
+    make_grader: Callable[[], BeliefGrader] | None = None
+    find_lessons: FindLessons | None = None
+
+    def penalty(self, valid: bool, tokens: int) -> float:
+        """Penalty of a response, for invalid format and for length.
+
+        Length: DAPO, arXiv 2503.14476, eq. 13.
+        """
+        penalty = 0.0 if valid else self.invalid_penalty
+        # The penalty rises over the last tokens before the limit: L - C to L in eq. 13.
+        excess = tokens - (self.sampling.max_tokens - self.overlong_buffer)
+        if self.overlong_buffer and excess > 0:
+            penalty += self.overlong_penalty * excess / self.overlong_buffer
+        return penalty
+
+    def reward(self, result: StepResult) -> float:
+        """Reward of a step, less that of its wasted actions.
+
+        Raises:
+          InputError: the environment does not tell the regret that the settings need.
+        """
+        # The common case needs no regret, so its numbers stay those of the environment.
+        if not self.regret_reward:
+            return result.reward
+        if "regret" not in result.info:
+            raise InputError(
+                "the environment does not tell the regret of this task's actions",
+                key="config.env.regret_reward",
+                value=self.regret_reward,
+                fix="use 0, or tasks whose regret is known (docs/credit.md)",
+            )
+        return result.reward - self.regret_reward * result.info["regret"]
+
+    def prompt(
+        self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
+    ) -> Prompt:
+        """The prompt of a step, a summary or a strategy.
+
+        `encode` is that of `build_step_prompt`.
+
+        Raises:
+          InputError: it has images, and is too long without its history; nothing else is cut out
+            of such a prompt.
+          NoSummaryRoom: it has too little room for summaries.
+        """
+        summaries = None
+        if self.summary_tokens and isinstance(self.template, Conversation):
+            summaries = SummaryLimits(self.sampling.max_tokens, self.summary_tokens)
+        # The first prompt of an episode: everything after it shows the strategy.
+        asks_strategy = self.plan == STRATEGY and history.plan is None
+        prompt = build_step_prompt(
+            StrategyRequest(self.template) if asks_strategy else self.template,
+            observation,
+            history,
+            encode=encode,
+            limit=self.prompt_tokens,
+            show_admissible=self.show_admissible,
+            template_images=self.template_images,
+            summaries=summaries,
+        )
+        check_length(prompt.tokens, prompt.images, self.prompt_tokens)
+        return replace(prompt, asks_summary=True) if asks_strategy else prompt
