@@ -28,7 +28,7 @@ import numpy as np
 from gigpo_jax.rl.advantages import gigpo_advantages
 from gigpo_jax.rl.algorithms import ALGORITHMS, BASE, PRESETS, make_advantages
 from gigpo_jax.rl.gigpo import gigpo
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import StepColumns, collect_columns
 
 RESPONSE = 512  # tokens, the longest
 COLUMNS = ("reward", "penalty", "trajectory", "step", "group", "anchor", "mask")
@@ -78,7 +78,7 @@ def with_optional(batch: Columns, seed: int) -> StepColumns:
         )
     }
     plan_start = (batch["step"] == 0) | (rng.random(rows) < 0.2)
-    return StepColumns(
+    return collect_columns(
         **batch,
         **numbers,
         action=rng.integers(0, 2**32, size=(50, 2), dtype=np.uint32)[rng.integers(0, 50, rows)],

@@ -35,7 +35,7 @@ from gigpo_jax.core.errors import InputError  # noqa: E402
 from gigpo_jax.core.settings import FRACTION, Setting  # noqa: E402
 from gigpo_jax.rl.advantages import CHOICES, Advantages, check_choices  # noqa: E402
 from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
-from gigpo_jax.rl.types import StepColumns  # noqa: E402
+from gigpo_jax.rl.types import StepColumns, collect_columns  # noqa: E402
 from gigpo_jax.tools.credit import grades  # noqa: E402
 
 __all__ = ["ALGORITHMS", "InputError", "advantages", "grade"]
@@ -134,11 +134,11 @@ def advantages(
     size = max(256, 1 << (rows - 1).bit_length()) if rows else 0
     padded = {name: _pad(column, size) for name, column in given.items()}
     mask = np.arange(size) < rows
-    total = np.asarray(function(StepColumns(**padded, mask=mask)).total)[:rows]
+    total = np.asarray(function(collect_columns(**padded, mask=mask)).total)[:rows]
     if not has_anchors:
         # The same program once more: what does not compare states gives the same numbers.
         padded["anchor"] = np.zeros_like(padded["anchor"])
-        other = np.asarray(function(StepColumns(**padded, mask=mask)).total)[:rows]
+        other = np.asarray(function(collect_columns(**padded, mask=mask)).total)[:rows]
         if not np.array_equal(total, other):
             raise InputError(
                 f"{algorithm} compares steps of equal states, and no states are given",

@@ -1,5 +1,6 @@
 """Step columns from lists and arrays: types, and checks of their values."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.rl.advantages import COLUMN_TYPES, HASHES
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS
+from gigpo_jax.rl.types import StepColumns
 
 # Kind of a column in `COLUMN_TYPES` -> its type, and the condition that its values must keep to.
 _TYPES: dict[Any, tuple[Any, str]] = {
@@ -17,8 +18,36 @@ _TYPES: dict[Any, tuple[Any, str]] = {
     jnp.bool_: (np.bool_, "must be true or false"),
     jnp.uint32: (np.uint32, "must be texts, or two 32-bit numbers each"),
 }
+# Columns of single methods, and the kind of their values; the others are floats.
+_EXTRA_TYPES = dict.fromkeys(
+    (
+        "answer_logprob",
+        "hindsight_logprob",
+        "task_deviation",
+        "implicit_reward",
+        "belief_grade",
+        "step_reward",
+        "plan_value",
+    ),
+    jnp.floating,
+) | {
+    "strategy": jnp.integer,
+    "tag": jnp.integer,
+    "token_part": jnp.integer,
+    "executable": jnp.bool_,
+    "plan_start": jnp.bool_,
+    "plan_changed": jnp.bool_,
+    "task_type": jnp.uint32,
+    "belief": jnp.uint32,
+}
+_KINDS = {**COLUMN_TYPES, **_EXTRA_TYPES}
+_TEXTS = (*HASHES, "task_type", "belief")
+OPTIONAL_COLUMNS = (
+    *(field.name for field in dataclasses.fields(StepColumns) if field.default is None),
+    *_EXTRA_TYPES,
+)
 # Columns with several numbers a row, and how many; 0: any number.
-_WIDTHS = dict.fromkeys(HASHES, 2) | {
+_WIDTHS = dict.fromkeys(_TEXTS, 2) | {
     "belief_grade": 4,
     "plan_value": 3,
     "token_value": 0,
@@ -72,12 +101,12 @@ def _cast(name: str, column: Any, numbers: dict[Any, int]) -> np.ndarray:
     """A column in the type of its field; texts become numbers."""
     # Arrays of all packages have `tolist`.
     values = column.tolist() if hasattr(column, "tolist") else column
-    dtype, requirement = _TYPES[COLUMN_TYPES.get(name, jnp.floating)]
+    dtype, requirement = _TYPES[_KINDS.get(name, jnp.floating)]
     try:
         if name in _NAMES:
             requirement = "must be numbers or names"
             return hash_names(values, {})[:, 0].astype(np.int32)
-        if name in HASHES and not any(isinstance(value, list) for value in values):
+        if name in _TEXTS and not any(isinstance(value, list) for value in values):
             # Zeros are no state, which only the end of an episode has.
             if name != "next_anchor" and None in values:
                 raise TypeError("None")

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from gigpo_jax.env_bridge.types import anchor_hash
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import StepColumns, collect_columns
 from gigpo_jax.trajectory import Step
 
 _WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
@@ -113,7 +113,7 @@ def step_columns(
     n = len(columns["group"])
     size = bucket(n)  # few sizes, so that few shapes compile
     padded = {name: _pad_rows(column, size) for name, column in columns.items()}
-    return StepColumns(**padded, mask=np.arange(size) < n)
+    return collect_columns(**padded, mask=np.arange(size) < n)
 
 
 def _hash_texts(texts: Sequence[str]) -> np.ndarray:

@@ -44,17 +44,14 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "ddof": (0, 1),
 }
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
-HASHES = ("anchor", "action", "next_anchor", "past", "belief", "task_type")
-_NUMBERS = ("trajectory", "step", "group", "tag", "tokens", "token_part", "strategy")
+HASHES = ("anchor", "action", "next_anchor", "past")
+_NUMBERS = ("trajectory", "step", "group", "tokens")
 _FLAGS = (
     "mask",
     "won",
     "truncated",
     "forked",
     "summary",
-    "executable",
-    "plan_start",
-    "plan_changed",
 )
 # All other columns are floats.
 COLUMN_TYPES = {
@@ -120,7 +117,9 @@ def check_columns(**columns: Array) -> int:
 
 def present_columns(columns: StepColumns) -> dict[str, Array]:
     """The columns that are not None, by name."""
-    return {name: column for name, column in vars(columns).items() if column is not None}
+    named = {**vars(columns), **columns.extra}
+    del named["extra"]
+    return {name: column for name, column in named.items() if column is not None}
 
 
 def check_choices(**settings: str | int) -> None:

@@ -221,9 +221,9 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
         value = columns.value
         mask = columns.mask
     elif columns.token_value is None:
-        value = columns.plan_value
+        value = columns.extra["plan_value"]
         always = columns.mask
-        mask = jnp.stack([always, always & columns.plan_start, always], axis=1)
+        mask = jnp.stack([always, always & columns.extra["plan_start"], always], axis=1)
     else:
         value = columns.token_value
         mask = response_mask(columns) & jnp.isfinite(target)

@@ -3,7 +3,8 @@
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import jax
@@ -110,35 +111,15 @@ class StepColumns:
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
       forked: [N] bool, steps of trajectories that begin in a state of an earlier one.
       summary: [N] bool, rows of summaries and of strategies.
-      strategy: [N] i32, strategy of the trajectory; distinct within a group.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
         without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.
       value: [N] f32, critic's estimate of the return at the last prompt token, before the response.
-      step_reward: [N] f32, reward of a rule for the response, in the rule's units.
-      tag: [N] i32, number of the response's first tag, 0 for none.
-      answer_logprob: [N] f32, nats; mean over the tokens of the known answer, behind the step's
-        prompt.
-      hindsight_logprob: [N] f32, nats; mean over the response's tokens under the policy before the
-        updates, behind a prompt that tells the end of the episode.
-      task_deviation: [N] f32, moving deviation of the returns of the step's task type, in units of
-        the reward.
-      implicit_reward: [N] f32, reward of a copy of the policy that learns which episodes were won.
-      executable: [N] bool, whether the response follows the format and the environment did not
-        leave its action out of a list.
-      task_type: [N, 2] u32, hash of the task type.
-      belief: [N, 2] u32, hash of the key of the policy's newest belief.
-      belief_grade: [N, 4] f32, grades of the response's belief: state, phase, prediction and format
-        (`env_bridge.beliefs`).
       tokens: [N] i32, response tokens.
       token_value: [N, R] f32, critic's estimate of the return before each response token; 0 after
         the last one.
-      plan_value: [N, 3] f32, critic's estimates of `PLAN_VALUES` for the response.
-      plan_start: [N] bool, steps that begin a part of the trajectory with one plan: its first step
-        and those whose response switches the plan.
-      plan_changed: [N] bool, other steps whose response states another plan than the one before.
-      token_part: [N, R] i32, part of a response that the token is in, numbers of `RESPONSE_PARTS`,
-        or -1.
+      extra: columns of single methods by name; the signal that fills one declares what it holds
+        (`Column`).
     """
 
     reward: Any
@@ -155,29 +136,36 @@ class StepColumns:
     truncated: Any = None
     forked: Any = None
     summary: Any = None
-    strategy: Any = None
     entropy: Any = None
     logprob: Any = None
     value: Any = None
-    step_reward: Any = None
-    tag: Any = None
-    answer_logprob: Any = None
-    hindsight_logprob: Any = None
-    task_deviation: Any = None
-    implicit_reward: Any = None
-    executable: Any = None
-    task_type: Any = None
-    belief: Any = None
-    belief_grade: Any = None
     tokens: Any = None
     token_value: Any = None
-    plan_value: Any = None
-    plan_start: Any = None
-    plan_changed: Any = None
-    token_part: Any = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-OPTIONAL_COLUMNS = tuple(field.name for field in fields(StepColumns) if field.default is None)
+class Column(NamedTuple):
+    """What a column of a single method holds; padding is zeros.
+
+    Attributes:
+      dtype: Type of its numbers.
+      width: Numbers of a row: None for [N], 0 for [N, R] with one for each response token.
+      text: What it is, with its unit.
+    """
+
+    dtype: str
+    width: int | None
+    text: str
+
+
+def collect_columns(**columns: Any) -> StepColumns:
+    """Makes step columns from columns by name; those of single methods go into `extra`."""
+    names = {column.name for column in fields(StepColumns)}
+    extra = {name: column for name, column in columns.items() if name not in names}
+    own = {name: column for name, column in columns.items() if name in names}
+    return StepColumns(**own, extra=extra)
+
+
 # Optional columns that steps give without a signal.
 COLUMNS_OF_STEPS = (
     "action",

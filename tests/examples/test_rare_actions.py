@@ -10,7 +10,7 @@ from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.rl.algorithms import make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import StepColumns, collect_columns
 from tests.rl.test_advantages import columns
 
 NAME = "examples.rare_actions:RARE_ACTIONS"
@@ -25,7 +25,7 @@ def four_steps() -> StepColumns:
     action.
     """
     rows = columns([0, 3, 0, 6], [0] * 4, [0, 0, 1, 2], [0, 1, 0, 0], [0] * 4, [1, 2, 1, 1])
-    return StepColumns(**rows, action=np.array([[5, 5], [5, 5], [5, 5], [6, 6]], np.uint32))
+    return collect_columns(**rows, action=np.array([[5, 5], [5, 5], [5, 5], [6, 6]], np.uint32))
 
 
 def test_numbers_by_hand() -> None:

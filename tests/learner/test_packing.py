@@ -29,7 +29,7 @@ from gigpo_jax.learner.step_columns import (
     resize_columns,
     step_columns,
 )
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS
+from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.trajectory import Step, StepCredit, Trajectory, Turn, finished_steps
 from tests.turns import make_turn
 
@@ -394,20 +394,19 @@ def test_minibatches_of_task_groups() -> None:
 
 
 def test_optional_columns_are_collected_only_where_needed():
+    optional = {field.name for field in dataclasses.fields(StepColumns) if field.default is None}
     rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
     steps = [
         Step(trajectory, number, 0, make_turn(action=f"go {n}", anchor=anchor))
         for n, (anchor, trajectory, number) in enumerate(rows)
     ]
     plain = step_columns(steps)
-    assert {name for name, column in vars(plain).items() if column is None} == set(OPTIONAL_COLUMNS)
+    assert {name for name, column in vars(plain).items() if column is None} == optional
     entropy = np.arange(5, dtype=np.float32)
     columns = step_columns(
         steps, needs=("action", "next_anchor", "entropy"), computed={"entropy": entropy}
     )
-    assert {name for name, column in vars(columns).items() if column is None} == {
-        *OPTIONAL_COLUMNS
-    } - {
+    assert {name for name, column in vars(columns).items() if column is None} == optional - {
         "action",
         "next_anchor",
         "entropy",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import PRESETS, make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl import graph_oracle
 from tests.rl import oracle as gigpo_oracle
 from tests.rl.test_advantages import Columns, columns, padded, random_batch
@@ -29,13 +29,13 @@ def compiled(name: str, preset: str, **settings):
 
 def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
     """[N] f64, the total advantage."""
-    found = compiled(name, preset, **settings)(StepColumns(**padded(batch)))
+    found = compiled(name, preset, **settings)(collect_columns(**padded(batch)))
     return np.asarray(found.total, np.float64)[: len(batch["mask"])]
 
 
 def step_part(batch: Columns, name: str, **settings) -> np.ndarray:
     made = make_advantages(name, "paper", **COMMON | settings)
-    return np.asarray(made(StepColumns(**batch)).step)
+    return np.asarray(made(collect_columns(**batch)).step)
 
 
 def episode_advantage(batch: Columns, preset: str, normalize: str, **changed) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_truncated_steps_of_walks_count_in_no_mean() -> None:
     how = {"lam": 0.0, "shrinkage": 0.5, "truncation": "ignore"}
     made = make_advantages("graph_values", "paper", **COMMON | {"gamma": 1.0}, **how)
     want = graph_oracle.graph_values(batch, gamma=1.0, **how, normalize="mean_std", ddof=1)
-    got = np.asarray(made(StepColumns(**batch)).step)
+    got = np.asarray(made(collect_columns(**batch)).step)
     np.testing.assert_allclose(got, want, atol=1e-4)
     assert np.any(batch["truncated"])
 
@@ -168,7 +168,7 @@ def test_graphgpo_on_walks_equals_its_oracle() -> None:
     batch = graph_oracle.with_ends(walks(5, groups=3, members=8, steps=30, states=10), 5)
     made = make_advantages("graphgpo", "paper", **COMMON | {"normalize": "mean"}, omega=0.9)
     want = graph_oracle.graphgpo(batch, omega=0.9, normalize="mean", ddof=1)
-    np.testing.assert_allclose(made(StepColumns(**batch)).step, want, atol=2e-5)
+    np.testing.assert_allclose(made(collect_columns(**batch)).step, want, atol=2e-5)
     assert np.any(want)
 
 
@@ -197,4 +197,4 @@ def test_rounding_is_not_whitened(name: str, size: dict[str, int]) -> None:
     last = np.append(batch["trajectory"][1:] != batch["trajectory"][:-1], True)
     batch["reward"] = np.where(last, 7.1, 0.0).astype(np.float32)
     made = make_advantages(name, "paper", **COMMON | {"gamma": 1.0})
-    assert not np.any(made(StepColumns(**batch)).step)
+    assert not np.any(made(collect_columns(**batch)).step)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import PRESETS, find_algorithm, make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.methods import oracle
 from tests.rl import oracle as gigpo_oracle
 from tests.rl.test_advantages import Columns, columns, padded, random_columns
@@ -28,7 +28,7 @@ def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.nd
     """[N] f64, the total advantage; all batches have one padded length, so code is compiled
     once.
     """
-    found = compiled(name, preset, **settings)(StepColumns(**padded(batch)))
+    found = compiled(name, preset, **settings)(collect_columns(**padded(batch)))
     return np.asarray(found.total, np.float64)[: len(batch["mask"])]
 
 
@@ -142,7 +142,7 @@ def test_a2tgpo_by_hand() -> None:
     batch = columns([0, 0, 1, 0, 0], [0] * 5, [0] * 3 + [1] * 2, [0, 1, 2, 0, 1], [0] * 5, [X] * 5)
     batch["answer_logprob"] = np.array([-2, -1, -0.5, -3, -3], np.float32)
     found = compiled("a2tgpo", "paper", gamma=1.0, alpha=0.3, clip_scale=0.3)(
-        StepColumns(**padded(batch))
+        collect_columns(**padded(batch))
     )
     want = [0.3 / np.sqrt(2) + 0.7071, 0.7071, 0.7071, -0.3 - 0.7071, -0.7071]
     np.testing.assert_allclose(found.total[:5], want, atol=1e-4)
@@ -153,7 +153,7 @@ def test_a2tgpo_by_hand() -> None:
     # Gains of 2e-4 and 0: the constants in the divisor count.
     batch["answer_logprob"] = np.log(np.array([0.1, 0.1002, 0.1002, 0.1, 0.1], np.float32))
     found = compiled("a2tgpo", "paper", gamma=1.0, alpha=0.3, clip_scale=0.3)(
-        StepColumns(**padded(batch))
+        collect_columns(**padded(batch))
     )
     u = 1e-4 / (np.sqrt(2e-8) + 1e-6)
     np.testing.assert_allclose(found.total[0], 0.3 * u / np.sqrt(2) + 0.7071, atol=2e-4)
@@ -210,7 +210,7 @@ def test_spa_rl_by_hand() -> None:
     plain = batch | {"reward": reward, "penalty": np.zeros(5, np.float32)}
     np.testing.assert_allclose(got, total(plain, "gigpo", **settings), atol=1e-6)
     np.testing.assert_allclose(got[:3] - got[0], [0, 1.4 - 2.0, 1.1 - 2.0], atol=1e-6)
-    found = compiled("spa_rl", "paper", **settings)(StepColumns(**padded(batch)))
+    found = compiled("spa_rl", "paper", **settings)(collect_columns(**padded(batch)))
     # Sums of c: 1.0 for the outcome 1, 0.6 for 0.
     targets = np.asarray(found.target)[:5]
     want = np.full((5, 3), np.nan)
@@ -344,7 +344,7 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         dense = batch | {"reward": reward.astype(np.float32), "penalty": 0 * batch["penalty"]}
         check(total(batch, "spa_rl", **how, grounding=0.3), total(dense, "gigpo", **how), seed)
         found = compiled("spa_rl", preset, normalize=normalize, grounding=0.3)(
-            StepColumns(**padded(batch))
+            collect_columns(**padded(batch))
         )
         used = np.flatnonzero(batch["mask"])
         last = np.asarray(found.target)[used, batch["tokens"][used] - 1]
@@ -355,7 +355,7 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         own |= {"alpha": 0.4, "clip_scale": 0.2}
         want = oracle.a2tgpo(batch, **own)
         found = compiled("a2tgpo", preset, normalize=normalize, alpha=0.4, clip_scale=0.2)(
-            StepColumns(**padded(batch))
+            collect_columns(**padded(batch))
         )
         check(found.total[: len(want)], want[:, 0], seed)
         check(found.clip_scale[: len(want)], want[:, 1], seed)
@@ -378,7 +378,9 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
 
 def test_hgpo_with_one_level_is_the_step_part_of_gigpo() -> None:
     batch = random_columns(5)
-    step = make_advantages("gigpo", "paper", **COMMON, ddof=0)(StepColumns(**padded(batch))).step
+    step = make_advantages("gigpo", "paper", **COMMON, ddof=0)(
+        collect_columns(**padded(batch))
+    ).step
     got = total(batch, "hgpo", history=0)
     np.testing.assert_allclose(got, np.asarray(step)[: len(got)], rtol=1e-5, atol=2e-6)
 

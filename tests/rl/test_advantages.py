@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.advantages import Advantages, gigpo_advantages, measure_credit
 from gigpo_jax.rl.algorithms import PRESETS
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl import oracle
 
 Columns = dict[str, np.ndarray]
@@ -338,7 +338,7 @@ def test_all_masked_and_empty_batches_are_zero():
     empty = {name: x[:0] for name, x in batch.items()}
     result = gigpo_advantages(**empty, **STEP)
     assert result.total.shape == (0,)
-    assert float(measure_credit(result, StepColumns(**empty)).singleton_share) == 0.0
+    assert float(measure_credit(result, collect_columns(**empty)).singleton_share) == 0.0
 
 
 def test_large_identifiers_are_told_apart():
@@ -354,7 +354,7 @@ def test_large_identifiers_are_told_apart():
 def test_credit_by_hand():
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     batch = padded(BY_HAND)
-    seen = measure_credit(got, StepColumns(**batch))
+    seen = measure_credit(got, collect_columns(**batch))
     np.testing.assert_array_equal(seen.anchor_group_size[:6], [3, 1, 3, 3, 1, 0])
     np.testing.assert_allclose(seen.anchor_group_size_mean, 5 / 3, rtol=1e-6)
     np.testing.assert_allclose(

@@ -1,10 +1,12 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS, find_algorithm, make_advantages
-from gigpo_jax.rl.types import OPTIONAL_COLUMNS, StepColumns
+from gigpo_jax.rl.types import StepColumns, collect_columns
 from tests.rl import oracle
 from tests.rl.test_advantages import columns, padded, plan_columns, random_batch
 
@@ -48,8 +50,8 @@ def test_grpo_is_gigpo_without_the_step_part():
     batch = random_batch(3)
     for preset in PRESETS:
         settings = {**PRESETS[preset], **SETTINGS}
-        grpo = make_advantages("grpo", preset, **SETTINGS)(StepColumns(**batch))
-        gigpo = make_advantages("gigpo", preset, **SETTINGS)(StepColumns(**batch))
+        grpo = make_advantages("grpo", preset, **SETTINGS)(collect_columns(**batch))
+        gigpo = make_advantages("gigpo", preset, **SETTINGS)(collect_columns(**batch))
         np.testing.assert_array_equal(grpo.total, gigpo.episode)
         np.testing.assert_allclose(
             gigpo.total, oracle.advantages(**batch, **settings)[:, 0], rtol=1e-4, atol=2e-5
@@ -64,16 +66,17 @@ NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for
 @pytest.mark.parametrize("name", NAMES)
 def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_needs(name):
     needs = find_algorithm(name).columns
+    required = {
+        field.name for field in dataclasses.fields(StepColumns) if field.default is not None
+    }
     batch = {
-        key: x
-        for key, x in padded(plan_columns(4)).items()
-        if key not in OPTIONAL_COLUMNS or key in needs
+        key: x for key, x in padded(plan_columns(4)).items() if key in required or key in needs
     }
     settings = SETTINGS | READING.get(name, {})
     function = jax.jit(make_advantages(name, "verl_agent", **settings))
 
     def total(**changed: np.ndarray) -> np.ndarray:
-        return np.asarray(function(StepColumns(**batch | changed)).total)
+        return np.asarray(function(collect_columns(**batch | changed)).total)
 
     whole = total()
     assert np.all(whole[~batch["mask"]] == 0.0)
@@ -94,7 +97,7 @@ def test_every_algorithm_ignores_masked_rows_and_row_order_and_reads_what_it_nee
     assert not total(mask=np.zeros_like(alone)).any()
     assert (
         make_advantages(name, "paper", **settings)(
-            StepColumns(**{k: x[:0] for k, x in batch.items()})
+            collect_columns(**{k: x[:0] for k, x in batch.items()})
         ).total.size
         == 0
     )
@@ -121,7 +124,7 @@ def test_the_text_critic_whitens_gae_of_rewards_less_penalties():
     lam = 0.6
     value = np.random.default_rng(2).normal(size=len(batch["mask"])).astype(np.float32)
     found = make_advantages("text_critic", "paper", **SETTINGS, lam=lam)(
-        StepColumns(**batch, value=value)
+        collect_columns(**batch, value=value)
     )
     rows = {name: batch[name] for name in ("trajectory", "step", "group", "mask")}
     gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=lam)[

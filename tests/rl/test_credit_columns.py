@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.compilation import record_events
 from tests.rl.test_advantages import plan_columns
 
@@ -159,7 +159,7 @@ def test_later_calls_compile_nothing_and_give_our_numbers(algorithm: str) -> Non
         found = gigpo_credit.advantages(algorithm, **batches[1], **common)
     assert not events
     rows = len(found)
-    columns = StepColumns(**batches[1], mask=np.ones(rows, bool))
+    columns = collect_columns(**batches[1], mask=np.ones(rows, bool))
     columns = replace(columns, truncated=np.zeros(rows, bool))
     expected = make_advantages(algorithm, "paper", **common)(columns).total
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 from gigpo_jax.rl.advantages import gigpo_advantages
 from gigpo_jax.rl.algorithms import PRESETS, make_advantages
 from gigpo_jax.rl.gae import Gae, bilevel_gae, step_gae, token_gae, value_metrics, whiten
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import StepColumns, collect_columns
 from tests.rl import oracle
 from tests.rl.test_advantages import random_batch, random_columns
 
@@ -123,7 +123,7 @@ def critic_columns(seed: int) -> StepColumns:
     names = (*CHAINS, "reward", "penalty", "anchor", "value", "tokens", "token_value")
     for name in ("reward", "penalty", "value", "token_value"):
         batch[name][~batch["mask"]] = np.nan
-    return StepColumns(**{name: batch[name] for name in names})
+    return collect_columns(**{name: batch[name] for name in names})
 
 
 def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:

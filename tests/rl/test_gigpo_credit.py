@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from gigpo_jax.tools.credit import grades
 from tests.rl.test_advantages import random_columns
 from tests.test_wheel import ROOT, call
@@ -116,7 +116,7 @@ def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) ->
         ("graph_values", {"shrinkage": 0.5, "truncation": "ignore"}),
     ):
         function = make_advantages(name, "verl_agent", **common, **settings)
-        expected = np.asarray(function(StepColumns(**batch)).total)[keep]
+        expected = np.asarray(function(collect_columns(**batch)).total)[keep]
         assert np.any(expected)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)
     measured = grades.Measured(

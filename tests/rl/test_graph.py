@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gigpo_jax.rl.advantages import order_steps
 from gigpo_jax.rl.graph import build_graph, solve_values, state_values
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl import graph_oracle
 from tests.rl.test_advantages import Columns, columns, padded, permuted, random_batch
 
@@ -69,7 +69,7 @@ def test_pseudo_visits_with_a_given_outcome_by_hand() -> None:
     # X wins 10, or leads to Y, which wins nothing. With two pseudo-visits worth 2 each V(Y) = 4/3,
     # and with gamma 1 V(X) = (10 + 4/3 + 4) / 4.
     batch = columns([10, 0, 0], [0] * 3, [0, 1, 1], [0, 0, 1], [0] * 3, [X, X, Y])
-    steps = order_steps(StepColumns(**batch))
+    steps = order_steps(collect_columns(**batch))
     graph = build_graph(steps, 1.0, pseudo_visits=2.0)
     got = steps.restore(solve_values(graph, steps.reward, jnp.full(3, 2.0)))
     np.testing.assert_allclose(got, [46 / 12, 46 / 12, 4 / 3], atol=1e-6)

@@ -1,7 +1,7 @@
 """The interface of an optional signal, and the steps that signals read."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -138,7 +138,8 @@ class Signal:
     `lower_programs` are for plans: they read no weights and allocate nothing.
 
     Attributes:
-      columns: names of the `StepColumns` that it computes.
+      columns: names of the `StepColumns` that it computes; those of one method with the `Column`
+        that each is.
       batch_fields: dtype of each field of `StepBatch` that it fills, [M, B, C] arrays; or a pytree
         of dtypes for a pytree of arrays.
       scores_steps: whether the policy scores all steps of an iteration once for it.
@@ -149,7 +150,7 @@ class Signal:
     """
 
     # Of the class: the signals that a run needs are chosen before any of them is built.
-    columns: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Collection[str]] = ()
     batch_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     scores_steps: ClassVar[bool] = False
     reads_steps_alone: ClassVar[str] = ""

@@ -4,7 +4,7 @@ It estimates the return before each response token; the estimate at the last pro
 value of the step. `critic_model` has the model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -52,7 +52,7 @@ CHECKPOINT_PARAMS = f"{CHECKPOINT_PREFIX}params"
 class SavedCritic(Signal):
     """A critic with fixed parameters, which does not learn."""
 
-    columns: ClassVar[tuple[str, ...]] = ("value", "tokens", "token_value")
+    columns: ClassVar[Collection[str]] = ("value", "tokens", "token_value")
 
     def __init__(self, token_values: TokenValues, params: Any, read_values: ReadValues) -> None:
         """Takes a value function, parameters, and a maker of columns.

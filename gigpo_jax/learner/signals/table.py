@@ -14,6 +14,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS, Algorithm
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 # Of no algorithm: a switch of the model needs it.
@@ -95,8 +96,27 @@ def compute_columns(signals: Sequence[Signal], scored: ScoredSteps) -> dict[str,
     """
     columns: dict[str, np.ndarray] = {}
     for signal in signals:
-        columns |= signal.compute_columns(scored)
+        computed = signal.compute_columns(scored)
+        if isinstance(signal.columns, Mapping):
+            _check_declared(computed, signal.columns)
+        columns |= computed
     return columns
+
+
+def _check_declared(computed: Mapping[str, np.ndarray], declared: Mapping[str, Column]) -> None:
+    """Checks the columns of a method: a wrong type would compile another program on each host."""
+    for name, column in declared.items():
+        if name not in computed:
+            continue
+        values = computed[name]
+        width = None if values.ndim == 1 else values.shape[1]
+        fits = (
+            width is None
+            if column.width is None
+            else width in (column.width, column.width or width)
+        )
+        if values.dtype != column.dtype or not fits:
+            raise TypeError(f"{name} must be {column}, got {values.dtype} {values.shape}")
 
 
 def batch_fields(signals: Sequence[Signal | type[Signal]]) -> Mapping[str, Any]:

@@ -49,7 +49,7 @@ def ema_grpo(columns: StepColumns, *, guard: float, **settings: Any) -> Advantag
             eps=1e-6,
         )
 
-    scaled = compare("mean") / (columns.task_deviation[steps.order] + 1e-6)
+    scaled = compare("mean") / (columns.extra["task_deviation"][steps.order] + 1e-6)
     # Padding has a deviation of 0, whose quotient must not reach a maximum.
     scaled = jnp.where(steps.valid, scaled, 0.0)
     largest = jax.ops.segment_max(jnp.abs(scaled), steps.group, rows)[steps.group]

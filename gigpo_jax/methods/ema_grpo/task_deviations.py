@@ -13,6 +13,7 @@ in an iteration keeps its moments.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import jax
@@ -24,6 +25,7 @@ from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.run.checkpoint import newest_record
 from gigpo_jax.trajectory import Step
 
@@ -41,7 +43,15 @@ class TaskDeviations(Signal):
     Every host joins the returns of all hosts, so all have the same moments.
     """
 
-    columns = ("task_deviation",)
+    columns = MappingProxyType(
+        {
+            "task_deviation": Column(
+                "float32",
+                None,
+                "moving deviation of the returns of the step's task type, in units of the reward",
+            ),
+        }
+    )
 
     def __init__(
         self, decay: float, moments: Moments | None = None, join: JoinRows = lambda rows: rows

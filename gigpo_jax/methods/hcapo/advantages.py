@@ -43,7 +43,7 @@ def hcapo(
     episode = gigpo(columns, step_weight=0.0, **common, **settings).episode
     steps = order_steps(columns)
     rows = len(steps.valid)
-    hindsight = jnp.where(steps.valid, columns.hindsight_logprob[steps.order], 0.0)
+    hindsight = jnp.where(steps.valid, columns.extra["hindsight_logprob"][steps.order], 0.0)
     # Log-probabilities are at most 0, so the exponential cannot overflow.
     probability = jnp.where(steps.valid, jnp.exp(hindsight / temperature), 0.0)
     length = segments.count_members(steps.trajectory, steps.valid)

@@ -6,6 +6,7 @@ sentence. The sentences are ours: the authors' are not known to us.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -21,6 +22,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.signals.hindsight import hindsight_prompt
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 SECTION = "The episode will end with: "
@@ -29,7 +31,16 @@ SECTION = "The episode will end with: "
 class EpisodeEnds(Signal):
     """One forward pass over the samples, with other prompts."""
 
-    columns = ("hindsight_logprob",)
+    columns = MappingProxyType(
+        {
+            "hindsight_logprob": Column(
+                "float32",
+                None,
+                "nats; mean over the response's tokens under the policy before the "
+                "updates, behind a prompt that tells the end of the episode",
+            ),
+        }
+    )
     scores_steps = True
 
     def __init__(self, limit: int, tokenizer: Tokenizer) -> None:

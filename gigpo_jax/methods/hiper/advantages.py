@@ -72,12 +72,12 @@ def hiper(
     """
     order = order_steps(columns)
     valid = order.valid
-    value = jnp.where(valid[:, None], columns.plan_value[order.order], 0.0)
-    start = valid & (columns.plan_start[order.order] | order.first_rows)
+    value = jnp.where(valid[:, None], columns.extra["plan_value"][order.order], 0.0)
+    start = valid & (columns.extra["plan_start"][order.order] | order.first_rows)
     turns = segments.count_members(order.trajectory, valid)
     # `keep_penalty` times the share of turns that keep their subgoal, spread evenly over them.
     kept = keep_penalty / jnp.maximum(turns, 1)
-    changed = change_penalty * columns.plan_changed[order.order]
+    changed = change_penalty * columns.extra["plan_changed"][order.order]
     penalty = order.penalty + jnp.where(valid & ~start, kept + changed, 0.0)
     advantage = segment_gae(
         order.reward - penalty,
@@ -93,8 +93,8 @@ def hiper(
     target = order.restore(jnp.where(learns, advantage + value, 0.0))
     whitened = [whiten(advantage[:, k], learns[:, k], ddof=0) for k in range(len(RESPONSE_PARTS))]
     parts = order.restore(jnp.stack(whitened, axis=1))
-    has_part = (columns.token_part >= 0) & columns.mask[:, None]
-    row_parts = jnp.take_along_axis(parts, jnp.maximum(columns.token_part, 0), axis=1)
+    has_part = (columns.extra["token_part"] >= 0) & columns.mask[:, None]
+    row_parts = jnp.take_along_axis(parts, jnp.maximum(columns.extra["token_part"], 0), axis=1)
     tokens = jnp.where(has_part, row_parts, 0.0)
     total = jnp.sum(tokens, axis=1) / jnp.maximum(jnp.sum(has_part, axis=1), 1)
     zeros = jnp.zeros_like(total)

@@ -18,7 +18,7 @@ from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.critic import Critic, ReadValues
 from gigpo_jax.learner.spans import PartReader, part_reader
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import PLAN_VALUES, ValueTargets
+from gigpo_jax.rl.types import PLAN_VALUES, Column, ValueTargets
 
 _THREE = np.dtype((np.float32, len(PLAN_VALUES)))  # three numbers a token
 
@@ -26,7 +26,15 @@ _THREE = np.dtype((np.float32, len(PLAN_VALUES)))  # three numbers a token
 class PlanCritic(Critic):
     """Values of plans, learnt from every minibatch."""
 
-    columns = ("plan_value",)
+    columns = MappingProxyType(
+        {
+            "plan_value": Column(
+                "float32",
+                3,
+                "critic's estimates of `PLAN_VALUES` for the response",
+            ),
+        }
+    )
     batch_fields = MappingProxyType({"values": ValueTargets(_THREE, _THREE, _THREE)})
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:

@@ -1,6 +1,7 @@
 """Where responses switch their subgoal, and which tokens state it, for HiPER (arXiv 2602.16165)."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -13,13 +14,33 @@ from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.spans import PartReader, part_reader
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 
 class PlanParts(Signal):
     """Columns of subgoals."""
 
-    columns = ("plan_start", "plan_changed", "token_part")
+    columns = MappingProxyType(
+        {
+            "plan_start": Column(
+                "bool",
+                None,
+                "steps that begin a part of the trajectory with one plan: its first step, "
+                "and those whose response switches the plan",
+            ),
+            "plan_changed": Column(
+                "bool",
+                None,
+                "other steps whose response states another plan than the one before",
+            ),
+            "token_part": Column(
+                "int32",
+                0,
+                "part of a response that the token is in, numbers of `RESPONSE_PARTS`, or -1",
+            ),
+        }
+    )
 
     def __init__(self, read_parts: PartReader, length: int) -> None:
         """Takes a reader and the limit of responses.

@@ -41,7 +41,7 @@ def igpo(
     """
     del settings
     steps = order_steps(columns)
-    answer = jnp.where(steps.valid, columns.answer_logprob[steps.order], 0.0)
+    answer = jnp.where(steps.valid, columns.extra["answer_logprob"][steps.order], 0.0)
     turn, outcome, penalty = _find_turns(steps, penalty_in)
     # A turn earns the rise of the answer's log-probability from its own prompt to the next one.
     gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
@@ -77,7 +77,7 @@ def a2tgpo(
     del settings
     steps = order_steps(columns)
     # Gains are of probabilities here, of log-probabilities in IGPO.
-    answer = jnp.where(steps.valid, jnp.exp(columns.answer_logprob[steps.order]), 0.0)
+    answer = jnp.where(steps.valid, jnp.exp(columns.extra["answer_logprob"][steps.order]), 0.0)
     turn, outcome, penalty = _find_turns(steps, penalty_in)
     gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
 

@@ -1,6 +1,7 @@
 """Log-probability of a task's known answer behind the prompt of each step, for IGPO."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -13,13 +14,22 @@ from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 
 class KnownAnswers(Signal):
     """Forward pass over the prompts, each followed by the answer."""
 
-    columns = ("answer_logprob",)
+    columns = MappingProxyType(
+        {
+            "answer_logprob": Column(
+                "float32",
+                None,
+                "nats; mean over the tokens of the known answer, behind the step's prompt",
+            ),
+        }
+    )
     reads_steps_alone = "measures what the observation after a step tells, and {} may stand between"
     scores_steps = True
 

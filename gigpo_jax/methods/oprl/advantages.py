@@ -35,7 +35,7 @@ def oprl(
     settings |= {"step_weight": 0.0, "normalize": normalize, "ddof": ddof}
     episode = gigpo(columns, **settings).episode
     group = segments.number_segments(mask, columns.group)
-    reward = jnp.where(mask, columns.implicit_reward, 0.0)
+    reward = jnp.where(mask, columns.extra["implicit_reward"], 0.0)
     step = segments.compare_values(
         reward, reward, group, mask, normalize=normalize, ddof=ddof, eps=1e-6
     )

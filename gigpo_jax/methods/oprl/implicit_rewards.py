@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -40,7 +41,7 @@ from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.types import Column, StepBatch
 from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
 from gigpo_jax.trajectory import Step
 
@@ -51,7 +52,15 @@ NAME = "preference"  # begins the metrics
 class SavedRewards(Signal):
     """The rewards of a copy that does not learn."""
 
-    columns = ("implicit_reward",)
+    columns = MappingProxyType(
+        {
+            "implicit_reward": Column(
+                "float32",
+                None,
+                "reward of a copy of the policy that learns which episodes were won",
+            ),
+        }
+    )
     scores_steps = True
 
     def __init__(self, beta: float, params: Any) -> None:

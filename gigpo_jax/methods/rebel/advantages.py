@@ -56,7 +56,7 @@ def rebel(
     episode = gigpo(columns, gamma=gamma, step_weight=0.0, **settings).episode
     weights = jnp.array([state, phase, prediction, format], jnp.float32)
     # `where` before the product: masked rows may hold NaN.
-    grade = jnp.where(mask[:, None], columns.belief_grade, 0.0) @ weights
+    grade = jnp.where(mask[:, None], columns.extra["belief_grade"], 0.0) @ weights
 
     steps = order_steps(columns)
     outcome = compute_returns(steps, gamma=1.0, penalty_in="row").episode
@@ -67,9 +67,8 @@ def rebel(
     belief, _ = segments.suffix_sums(ordered_grade, steps.step, steps.trajectory, gamma)
 
     # The key of the task type is in that of the group.
-    peers = segments.number_segments(
-        mask, columns.group, columns.belief[:, 0], columns.belief[:, 1]
-    )
+    key = columns.extra["belief"]
+    peers = segments.number_segments(mask, columns.group, key[:, 0], key[:, 1])
 
     def compare(ordered: Array) -> Array:
         values = steps.restore(ordered)
@@ -79,7 +78,9 @@ def rebel(
 
     step = jnp.where(mask, compare(outcome) + compare(belief), 0.0)
     total = episode + jnp.float32(step_weight) * step
-    types = segments.number_segments(mask, columns.task_type[:, 0], columns.task_type[:, 1])
+    types = segments.number_segments(
+        mask, columns.extra["task_type"][:, 0], columns.extra["task_type"][:, 1]
+    )
     total = jnp.where(mask, standardize_types(total, types, mask), 0.0)
     return Advantages(total=total, episode=episode, step=step)
 

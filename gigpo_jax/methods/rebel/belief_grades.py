@@ -1,6 +1,7 @@
 """Grades and keys of the beliefs that responses state, for ReBel (arXiv 2605.20061)."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -12,13 +13,25 @@ from gigpo_jax.env_bridge.plans import BELIEF
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 
 class BeliefGrades(Signal):
     """Columns of the grades that the rollout has made."""
 
-    columns = ("belief", "belief_grade", "task_type")
+    columns = MappingProxyType(
+        {
+            "belief": Column("uint32", 2, "hash of the key of the policy's newest belief"),
+            "belief_grade": Column(
+                "float32",
+                4,
+                "grades of the response's belief: state, phase, prediction and format "
+                "(`env_bridge.beliefs`)",
+            ),
+            "task_type": Column("uint32", 2, "hash of the task type"),
+        }
+    )
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:

@@ -31,8 +31,8 @@ def rlvmr(
     settings |= {"step_weight": 0.0, "normalize": normalize, "ddof": ddof}
     episode = gigpo(columns, **settings).episode
     # "No tag" is tag 0, a group of its own, as in the authors' code.
-    tag = segments.number_segments(mask, columns.group, columns.tag)
-    reward = jnp.where(mask, columns.step_reward, 0.0)
+    tag = segments.number_segments(mask, columns.group, columns.extra["tag"])
+    reward = jnp.where(mask, columns.extra["step_reward"], 0.0)
     step = segments.compare_values(
         reward, reward, tag, mask, normalize=normalize, ddof=ddof, eps=1e-6
     )

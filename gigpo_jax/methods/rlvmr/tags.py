@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -12,6 +13,7 @@ from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.conversations import CHAT
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step, Turn
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
@@ -25,7 +27,16 @@ class Tags(Signal):
     Both read the text of responses alone.
     """
 
-    columns = ("tag", "step_reward")
+    columns = MappingProxyType(
+        {
+            "tag": Column("int32", None, "number of the response's first tag, 0 for none"),
+            "step_reward": Column(
+                "float32",
+                None,
+                "reward of a rule for the response, in the rule's units",
+            ),
+        }
+    )
     reads_steps_alone = "compares responses by their tags, and {} has none"
 
     @classmethod

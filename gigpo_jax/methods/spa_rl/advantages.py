@@ -48,7 +48,7 @@ def spa_rl(
     last_step = jax.ops.segment_max(jnp.where(mask, columns.step, -1), episode, rows)[episode]
     is_action = mask if columns.summary is None else mask & ~columns.summary
     # A summary has the number of the step after it.
-    is_grounded = columns.executable | (is_action & (columns.step == last_step))
+    is_grounded = columns.extra["executable"] | (is_action & (columns.step == last_step))
     reward = jnp.where(mask, progress + grounding * is_grounded, 0.0)
     changed = replace(columns, reward=reward, penalty=jnp.zeros_like(columns.penalty))
     # NaN: no target. The critic learns before the last token of a response alone.

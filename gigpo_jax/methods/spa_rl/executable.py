@@ -1,5 +1,6 @@
 """Which steps have executable actions, for SPA-RL (arXiv 2505.20732)."""
 
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -8,12 +9,22 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 
 
 class ExecutableActions(Signal):
     """Whether responses keep to the format, and their actions to a list."""
 
-    columns = ("executable",)
+    columns = MappingProxyType(
+        {
+            "executable": Column(
+                "bool",
+                None,
+                "whether the response follows the format and the environment did not "
+                "leave its action out of a list",
+            ),
+        }
+    )
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:

@@ -33,7 +33,7 @@ def strata(columns: StepColumns, *, best: float, **settings: Any) -> Advantages:
     mask = columns.mask
     is_strategy = mask & columns.summary
     is_step = mask & ~columns.summary
-    strategy = segments.number_segments(mask, columns.group, columns.strategy)
+    strategy = segments.number_segments(mask, columns.group, columns.extra["strategy"])
     # Nothing to compare with is no return of its own, unlike in verl-agent's groups of one.
     fixed = {"step_weight": 0.0, "singleton_episode": "zero"}
 

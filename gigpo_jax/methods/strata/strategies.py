@@ -1,6 +1,7 @@
 """The strategy of each step's episode, for StraTA (arXiv 2605.06642)."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Self
 
 import jax
@@ -11,13 +12,22 @@ from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.plans import STRATEGY
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.policy import Policy
+from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
 
 
 class Strategies(Signal):
     """Numbers of strategies, distinct within a group."""
 
-    columns = ("strategy",)
+    columns = MappingProxyType(
+        {
+            "strategy": Column(
+                "int32",
+                None,
+                "strategy of the trajectory; distinct within a group",
+            ),
+        }
+    )
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:

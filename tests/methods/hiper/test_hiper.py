@@ -9,7 +9,7 @@ import pytest
 from gigpo_jax.methods.hiper.advantages import segment_gae
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.gae import value_metrics
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl.test_advantages import padded, plan_columns
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
@@ -109,7 +109,7 @@ def oracle(batch, gamma, lam, segment_lam, keep_penalty, change_penalty, truncat
 def test_random_batches_against_the_formulas(seed: int, truncation: str) -> None:
     batch = padded(plan_columns(seed))
     function = make_advantages("hiper", "paper", **SETTINGS, **OWN, truncation=truncation)
-    found = jax.jit(function)(StepColumns(**batch))
+    found = jax.jit(function)(collect_columns(**batch))
     parts, target = oracle(batch, 0.9, **OWN, truncation=truncation)
     np.testing.assert_allclose(found.target, target, rtol=2e-4, atol=3e-5)
     row, token = np.nonzero((batch["token_part"] >= 0) & batch["mask"][:, None])
@@ -128,11 +128,11 @@ def test_a_subgoal_teaches_its_value_where_it_begins() -> None:
     later = batch["mask"] & ~batch["plan_start"] & (batch["step"] > 0)
     changed = {"plan_value": batch["plan_value"].copy()}
     changed["plan_value"][later, 1] = 50.0
-    first, second = (function(StepColumns(**batch | extra)) for extra in ({}, changed))
+    first, second = (function(collect_columns(**batch | extra)) for extra in ({}, changed))
     np.testing.assert_array_equal(first.tokens, second.tokens)
     np.testing.assert_array_equal(first.target, second.target)
     measured = [
-        value_metrics(StepColumns(**batch | extra), first.target)["critic/value_mean"]
+        value_metrics(collect_columns(**batch | extra), first.target)["critic/value_mean"]
         for extra in ({}, changed)
     ]
     assert measured[0] == measured[1]

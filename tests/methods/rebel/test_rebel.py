@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl.test_advantages import columns, padded, permuted
 
 PARTS = ("state", "phase", "prediction", "format")
@@ -14,7 +14,7 @@ SETTINGS = {"gamma": 0.5, "step_weight": 0.5, "normalize": "mean_std"}
 
 def total(batch, preset="paper", **settings) -> np.ndarray:
     function = jax.jit(make_advantages("rebel", preset, **SETTINGS | settings))
-    return np.asarray(function(StepColumns(**padded(batch))).total)[: len(batch["mask"])]
+    return np.asarray(function(collect_columns(**padded(batch))).total)[: len(batch["mask"])]
 
 
 def hashes(*numbers: int) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_the_episode_mean_does_not_depend_on_lengths() -> None:
     }
     function = make_advantages("rebel", "verl_agent", **SETTINGS)
     # 5 and -5 from the mean 5; its penalty counts in the row alone.
-    np.testing.assert_allclose(function(StepColumns(**batch)).episode, [4.5, -5, -5, -5])
+    np.testing.assert_allclose(function(collect_columns(**batch)).episode, [4.5, -5, -5, -5])
 
 
 def random_batch(seed: int):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.algorithms import make_advantages
-from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.types import collect_columns
 from tests.rl.test_advantages import padded
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
@@ -41,7 +41,7 @@ def make_batch(returns, penalties=None):
 
 def total(batch, preset="paper", **settings):
     function = jax.jit(make_advantages("strata", preset, **SETTINGS | settings))
-    result = function(StepColumns(**padded(batch)))
+    result = function(collect_columns(**padded(batch)))
     np.testing.assert_array_equal(result.total, result.episode)
     return np.asarray(result.total)[: len(batch["mask"])]
 
