@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gigpo_jax.env_bridge.agents import write_transcript
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.react import write_transcript
 
 STRATEGIES = "strategies"
 WARNINGS = "warnings"

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -14,7 +14,6 @@ from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.beliefs import BeliefGrader
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.plans import BELIEF, plan_parser, plan_template
@@ -25,6 +24,9 @@ from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.run.progress import show_progress
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.beliefs import BeliefGrader
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ def episode_settings(
     )
 
 
-def _belief_grader(config: ConfigDict) -> Callable[[], BeliefGrader] | None:
+def _belief_grader(config: ConfigDict) -> "Callable[[], BeliefGrader] | None":
     """The grader of stated beliefs; None: responses state none."""
     beliefs = registry.spec(config.env.name).beliefs
     if config.env.plan != BELIEF or beliefs is None:

@@ -268,7 +268,6 @@ class EpisodeRunner:
         # A response without a plan changes none.
         history.plan = parsed.plan or plan
         admissible = is_admissible(parsed.action, observation.admissible)
-        # None is no refusal: the environment lists no actions.
         valid = parsed.valid
         choices = None
         if observation.admissible is not None:

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.beliefs import BeliefGrader
 from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, build_step_prompt
 from gigpo_jax.env_bridge.plans import STRATEGY, StrategyRequest
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.rollout.pictures import check_length
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.beliefs import BeliefGrader
 
 # (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
 FindLessons = Callable[[str, str], tuple[tuple[str, ...], tuple[str, ...]]]
@@ -74,7 +77,7 @@ class EpisodeSettings:
     plan: str = "none"
     resample_turns: int = 0
     resample_change: float = 0.3
-    make_grader: Callable[[], BeliefGrader] | None = None
+    make_grader: "Callable[[], BeliefGrader] | None" = None
     find_lessons: FindLessons | None = None
 
     def penalty(self, valid: bool, tokens: int) -> float:

@@ -9,9 +9,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.agents import MEMORY, REFLECTION_TOKENS, Examples, find_agent
+from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS, Examples, find_agent
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.prompts import History, PromptInput
+from gigpo_jax.env_bridge.react import MEMORY
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import ExpertEpisode, episode_seed, play_expert
 from gigpo_jax.rollout.environment import episode_settings

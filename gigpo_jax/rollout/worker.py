@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
-from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
@@ -37,6 +36,9 @@ from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Past, Trajectory
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.lessons import Lesson
 
 # Numbers and quoted text, in which two reasons of one kind differ.
 COUNT_S = 1.0  # time between two counts of tokens beside a bar
@@ -198,13 +200,13 @@ class RolloutWorker:
         return replace(settings, find_lessons=self.find_lessons)
 
     async def write_lessons(
-        self, episodes: Sequence[tuple[Trajectory, Lesson]], *, iteration: int, temperature: float
+        self, episodes: "Sequence[tuple[Trajectory, Lesson]]", *, iteration: int, temperature: float
     ) -> None:
         """Writes lessons about finished episodes, into them."""
         write_lesson = WRITERS["lesson"]
         environments = {environment.label: environment for environment in self._environments}
 
-        async def write(trajectory: Trajectory, lesson: Lesson) -> None:
+        async def write(trajectory: Trajectory, lesson: "Lesson") -> None:
             environment = environments[trajectory.task.environment]
             settings = self._settings(environment, temperature)
             runner = EpisodeRunner(self.engine, self.tokenizer, settings, vision=self._vision)

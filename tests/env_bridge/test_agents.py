@@ -7,8 +7,9 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
-from gigpo_jax.env_bridge.agents import AGENTS, Agent, ReAct, Reflection, find_agent, read_step
+from gigpo_jax.env_bridge.agents import AGENTS, Agent, find_agent
 from gigpo_jax.env_bridge.prompts import Event, History, Instruct, PromptInput, build_prompt
+from gigpo_jax.env_bridge.react import ReAct, Reflection, read_step
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import response_text

@@ -10,8 +10,9 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.agents import Examples, ReAct
+from gigpo_jax.env_bridge.agents import Examples
 from gigpo_jax.env_bridge.prompts import PromptInput
+from gigpo_jax.env_bridge.react import ReAct
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.rollout.examples import make_examples
