@@ -22,8 +22,8 @@ from gigpo_jax.devices.exchange import all_rows
 from gigpo_jax.devices.memory import check_memory
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.credit import step_credit
-from gigpo_jax.learner.experience import choose_episodes, join_lessons
 from gigpo_jax.learner.objective import make_objective
+from gigpo_jax.methods.slea.experience import choose_episodes, join_lessons
 from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rollout.earlier_starts import EarlierStarts

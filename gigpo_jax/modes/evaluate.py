@@ -36,8 +36,10 @@ from gigpo_jax.rollout.results import (
     summarise_outcomes,
 )
 from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.task_sources import SOURCES
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
+from gigpo_jax.run.checkpoint import newest_record
 from gigpo_jax.run.hosts import Hosts, HostsStopped
 from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.open_run import OpenRun, open_run
@@ -105,9 +107,11 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         examples=_panel_examples(environments, panel, tasks, opened.policy),
     )
     if config.train.experience:
-        from gigpo_jax.learner.experience import load_library
-
-        worker.find_lessons = load_library(config, opened.checkpoints).find_lessons
+        library: Any = SOURCES["library"](config, ())
+        training_record = newest_record(opened.checkpoints)
+        if training_record:
+            library.restore(training_record["library"])
+        worker.find_lessons = library.find_lessons
     record = _describe_evaluation(opened, panel)
     path = Path(out) if out else _result_path(workdir, record)
 

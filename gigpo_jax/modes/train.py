@@ -4,10 +4,10 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +15,10 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_shares
 from gigpo_jax.core.files import write_json
-from gigpo_jax.devices.exchange import all_rows, local_rows
+from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
@@ -32,7 +33,8 @@ from gigpo_jax.rollout.results import panel_metrics, panel_record
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
 from gigpo_jax.rollout.statistics import metrics_by_environment
-from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.task_sources import make_sources
+from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -45,10 +47,6 @@ from gigpo_jax.run.open_run import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
-
-if TYPE_CHECKING:
-    from gigpo_jax.learner.experience import Library
-    from gigpo_jax.rollout.earlier_starts import EarlierStarts
 
 SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.every`
 
@@ -153,17 +151,8 @@ class Trainer:
         with show_stage("reading the tasks"):
             self.tasks = all_tasks(environments)
             self.panel = panel_tasks(environments)
-        self.curriculum = Curriculum(self.tasks) if config.train.curriculum == "success" else None
-        self.earlier_starts: EarlierStarts | None = None
-        if config.train.earlier_starts:
-            from gigpo_jax.rollout.earlier_starts import make_earlier_starts
-
-            self.earlier_starts = make_earlier_starts(config, self.tasks)
-        self.library: Library | None = None
-        if config.train.experience:
-            from gigpo_jax.learner.experience import make_library
-
-            self.library = make_library(config)
+        self.sources = make_sources(config, self.tasks)
+        self.library: Any = self.sources.get("library")
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -203,8 +192,9 @@ class Trainer:
                 folder=host_folder(workdir) / "servers",
             )
             resources.callback(self.worker.close)
-            if self.library is not None:
-                self.worker.find_lessons = self.library.find_lessons
+            library: Any = self.library
+            if library is not None:
+                self.worker.find_lessons = library.find_lessons
             # All that can refuse the run has passed: from now on the folder is one of this config.
             claim_workdir(workdir, config, policy.base)
             record_machine(workdir, self.done)
@@ -222,12 +212,8 @@ class Trainer:
         record = restored["record"]
         self.done = self.saved = record["iteration"]
         self.pending = record["pending"]
-        if self.curriculum is not None:
-            self.curriculum.rates = record["curriculum"]
-        if self.earlier_starts is not None:
-            self.earlier_starts.record = record["earlier_starts"]
-        if self.library is not None:
-            self.library.restore(record[self.library.RECORD])
+        for name, source in self.sources.items():
+            source.restore(record[name])
         iterations = self.config.train.iterations
         if self.done >= iterations and self.pending is None:
             report.say(
@@ -370,16 +356,21 @@ class Trainer:
         """Plays `train.group_size` episodes of each drawn task, and of replacements."""
         train = self.config.train
         seed = self.config.seed
-        weights = None if self.curriculum is None else self.curriculum.weights()
+        weights = None
+        for source in self.sources.values():
+            weights = source.weights() if weights is None else weights
         shares = member_shares(self.config)
-        tasks = draw_tasks(self.tasks, iteration, train.groups, seed, weights, shares)
+        tasks: Sequence[Task] = draw_tasks(
+            self.tasks, iteration, train.groups, seed, weights, shares
+        )
         spares = spare_groups(
             self.tasks, iteration, train.groups, train.refill_groups, seed, weights, shares
         )
         pasts = None
-        if self.earlier_starts is not None:
-            tasks, all_pasts = self.earlier_starts.replace_tasks(tasks, iteration)
-            _, pasts = host_share(all_pasts)
+        for source in self.sources.values():
+            tasks, all_pasts = source.choose(tasks, iteration)
+            if all_pasts is not None:
+                _, pasts = host_share(all_pasts)
         # Every host draws all tasks, from the same seed, and takes its share.
         first_group, local_tasks = host_share(tasks)
         _, local_spares = host_share(spares)
@@ -400,9 +391,7 @@ class Trainer:
 
     async def write_lessons(self, trajectories: list[Trajectory]) -> None:
         """Lets the policy write lessons about episodes of an iteration."""
-        from gigpo_jax.learner.experience import choose_episodes
-
-        episodes = choose_episodes(trajectories, all_rows)
+        episodes = self.library.choose_episodes(trajectories)
         async with self.reserve_engine("rollout"):
             writing = self.worker.write_lessons(
                 episodes, iteration=self.done, temperature=self.config.sampling.temperature
@@ -448,16 +437,10 @@ class Trainer:
             self.save_rollouts(trajectories, credit, entropies)
         group_sizes = np.bincount(credit.anchor_group)
         self.writer.histogram(self.done + 1, "credit/anchor_group_size", group_sizes)
-        if self.curriculum is not None:
-            self.curriculum.add(metrics)
-        # Last: an update that fails is made again with the same memory.
-        if self.earlier_starts is not None:
-            self.earlier_starts.add(trajectories, self.done)
-            metrics["rollout/earlier_states"] = len(self.earlier_starts.record)
-        if self.library is not None:
-            # Here and not as they are written: a checkpoint of an earlier iteration has none.
-            self.library.learn(trajectories, all_rows)
-            metrics |= self.library.metrics
+        # Last: an update that fails is made again with the same memory, and a checkpoint of an
+        # earlier iteration has nothing of this one.
+        for source in self.sources.values():
+            metrics |= source.add(trajectories, self.done, metrics)
         return {name: float(value) for name, value in (metrics | learner_metrics).items()}
 
     def save_rollouts(
@@ -523,12 +506,8 @@ class Trainer:
             "pending": self.pending,
             **self.learner.checkpoint_record(),
         }
-        if self.curriculum is not None:
-            record["curriculum"] = self.curriculum.rates
-        if self.earlier_starts is not None:
-            record["earlier_starts"] = self.earlier_starts.record
-        if self.library is not None:
-            record[self.library.RECORD] = self.library.record()
+        for name, source in self.sources.items():
+            record[name] = source.record()
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
         self.saved = self.done
         self._saved_s = time.monotonic()

@@ -9,7 +9,7 @@ such a state may give one that lies further on.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.exchange import all_records
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.forks import past_before
+from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_signal
 
 # Last numbers of the seeds of the draws; seeds of other draws do not have them.
@@ -28,11 +29,11 @@ _STATES = (1 << 31) + 3
 CAPACITY = 256
 
 
-class EarlierStarts:
+class EarlierStarts(TaskSource):
     """The memory of states, equal on all hosts.
 
     Attributes:
-      record: The states as JSON values, the oldest first.
+      states: The states as JSON values, the oldest first.
     """
 
     def __init__(self, tasks: Sequence[Task], groups: int, capacity: int, seed: int) -> None:
@@ -48,9 +49,9 @@ class EarlierStarts:
         self._groups = groups
         self._capacity = capacity
         self._seed = seed
-        self.record: list[dict[str, Any]] = []
+        self.states: list[dict[str, Any]] = []
 
-    def replace_tasks(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
+    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
         """Replaces some of an iteration's tasks by states.
 
         Each is of the same environment. A pure function of the memory and the arguments.
@@ -67,7 +68,7 @@ class EarlierStarts:
         pasts = [BEGINNING] * len(tasks)
         for place in generator.permutation(len(tasks))[: self._groups].tolist():
             label = tasks[place].environment
-            entries = [entry for entry in self.record if entry["environment"] == label]
+            entries = [entry for entry in self.states if entry["environment"] == label]
             if entries:
                 entry = entries[generator.integers(len(entries))]
                 new_tasks[place] = self._tasks[label, entry["task"]]
@@ -76,15 +77,13 @@ class EarlierStarts:
                 pasts[place] = Past(tuple(entry["actions"]), state, source=EARLIER)
         return new_tasks, pasts
 
-    def add(self, trajectories: Sequence[Trajectory], iteration: int) -> None:
-        """Adds a state of each group with a signal.
-
-        The oldest ones go.
-
-        Args:
-          trajectories: Episodes of this host, aborted ones included.
-          iteration: Number of their iteration.
-        """
+    def add(
+        self,
+        trajectories: Sequence[Trajectory],
+        iteration: int,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> dict[str, float]:
+        """Adds a state of each group with a signal; the oldest ones go."""
         groups = defaultdict(list)
         for trajectory in trajectories:
             if not trajectory.aborted:
@@ -96,7 +95,16 @@ class EarlierStarts:
                 seed = (self._seed, iteration, number, _STATES)
                 choice = np.random.default_rng(seed).integers(len(steps))
                 entries.append(_make_entry(*steps[choice]))
-        self.record = [*self.record, *all_records(entries)][-self._capacity :]
+        self.states = [*self.states, *all_records(entries)][-self._capacity :]
+        return {"rollout/earlier_states": len(self.states)}
+
+    def record(self) -> list[dict[str, Any]]:
+        """The states."""
+        return self.states
+
+    def restore(self, record: list[dict[str, Any]]) -> None:
+        """Continues with the states of a checkpoint."""
+        self.states = record
 
 
 def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts:

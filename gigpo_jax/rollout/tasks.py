@@ -4,7 +4,7 @@ In a run with several environments (`env.mix`) each has its share of the groups,
 or draws.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,67 +18,9 @@ from gigpo_jax.env_bridge.types import Task
 
 _T = TypeVar("_T")
 
-NEWEST = 0.3  # weight of the newest iteration in a measured success rate
 ALONE: Mapping[str, float] = MappingProxyType({"": 1.0})  # the shares of a run with one environment
-# Added to a type's weight: a type that always or never succeeds is still drawn, and so measured.
-FLOOR = 0.05
 # Last number of the seed of random starts; seeds of other draws do not have it.
 _STARTS = 1 << 31
-
-
-class Curriculum:
-    """`train.curriculum=success`: prefers types of tasks with success near 1/2.
-
-    The success of a group's episodes has variance p (1 - p), p being the success rate of its type;
-    without variance there is nothing to learn from it. A type is drawn in proportion to p (1 - p) +
-    FLOOR, its tasks evenly. The shares of environments stay.
-
-    Attributes:
-      rates: Success rate of each `Task.kind`, exponentially averaged over iterations, 1/2 at the
-        start; part of a checkpoint.
-    """
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        """Takes the tasks of the run.
-
-        Raises:
-          InputError: no environment has several types, or one with several has tasks without a
-            type.
-        """
-        self._tasks = tasks
-        self._sizes = Counter(task.kind for task in tasks)
-        self.rates = dict.fromkeys(self._sizes, 0.5)
-        types_by_environment = defaultdict(set)
-        for task in tasks:
-            types_by_environment[task.environment].add(task.type)
-        has_choice = any(len(types) > 1 for types in types_by_environment.values())
-        has_untyped = any(len(types) > 1 and "" in types for types in types_by_environment.values())
-        if not has_choice or has_untyped:
-            raise InputError(
-                f"the tasks of env.split have the types {sorted(self.rates)}",
-                key="config.train.curriculum",
-                value="'success'",
-                fix="use none, or tasks with two types (Task.type) or more",
-            )
-
-    def weights(self) -> np.ndarray:
-        """Probability of each task, up to an environment's factor.
-
-        [tasks] f64.
-        """
-        weights = []
-        for task in self._tasks:
-            rate = self.rates[task.kind]
-            # Divided by the number of its tasks: the weight of a type does not grow with its size.
-            weights.append((rate * (1 - rate) + FLOOR) / self._sizes[task.kind])
-        return np.array(weights) / np.sum(weights)
-
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """Adds an iteration's success rates by kind, from all hosts."""
-        for kind, rate in self.rates.items():
-            # A type that no task was drawn of keeps its rate.
-            newest = float(metrics.get(f"episode/success_rate/{kind}", rate))
-            self.rates[kind] = (1 - NEWEST) * rate + NEWEST * newest
 
 
 def draw_tasks(

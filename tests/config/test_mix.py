@@ -19,9 +19,10 @@ from gigpo_jax.envs import panels
 from gigpo_jax.envs.alfworld.data.generate import generate_games
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.modes import sft, train
+from gigpo_jax.rollout.curriculum import Curriculum
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SavedEpisode
-from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, spare_groups
+from gigpo_jax.rollout.tasks import draw_tasks, spare_groups
 from gigpo_jax.tools.credit.__main__ import main as credit
 from gigpo_jax.tools.inspect.data import collect_run
 from tests.configs.example import get_config
@@ -76,11 +77,13 @@ def test_a_curriculum_leaves_the_shares_of_the_environments() -> None:
     curriculum = Curriculum(TASKS)
     for _ in range(40):
         curriculum.add(
+            [],
+            0,
             {
                 "episode/success_rate/a/x": 1.0,
                 "episode/success_rate/a/y": 0.5,
                 "episode/success_rate/b": 0,
-            }
+            },
         )
     assert set(curriculum.rates) == {"a/x", "a/y", "b"}
     drawn = [draw_tasks(TASKS, n, 4, 0, curriculum.weights(), SHARES) for n in range(100)]

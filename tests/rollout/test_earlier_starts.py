@@ -62,21 +62,21 @@ def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
     aborted = make_episode(TASKS[2], 2, [5.0, 5.0])
     aborted.abort("broken", policy_dependent=False)
     starts.add([*equal, *first_steps, aborted, make_episode(TASKS[2], 2, [0.0, 0.0])], 0)
-    assert starts.record == []
+    assert starts.states == []
     different = [make_episode(TASKS[3], 3, rewards) for rewards in ([0.5, 0.0, 2.0], [0.5, 0.0])]
     long = make_episode(TASKS[3], 3, [7.0] * 99)
     long.abort("broken", policy_dependent=False)
     starts.add([*different, long], 0)
-    (entry,) = starts.record
+    (entry,) = starts.states
     assert entry["task"] == "a3"
     place = len(entry["actions"])
     assert entry["actions"] == ["3.0", "3.1"][:place] != []
     assert (entry["text"], entry["anchor"]) == (f"seen\n{place}", f"é{place}")
     for iteration, task in enumerate(TASKS[4:], 1):
         starts.add([make_episode(task, 0, [0.0, reward]) for reward in (0.0, 1.0)], iteration)
-    assert [entry["task"] for entry in starts.record] == ["b1", "b2", "b3"]
+    assert [entry["task"] for entry in starts.states] == ["b1", "b2", "b3"]
     # A resumed run reads them from JSON.
-    assert json.loads(json.dumps(starts.record)) == starts.record
+    assert json.loads(json.dumps(starts.states)) == starts.states
 
 
 def test_all_later_steps_of_finished_episodes_are_drawn() -> None:
@@ -92,7 +92,7 @@ def test_all_later_steps_of_finished_episodes_are_drawn() -> None:
         for won in episodes[1::3]:
             won.score = 1.0
         starts.add(episodes, iteration)
-    places = [len(entry["actions"]) for entry in starts.record]
+    places = [len(entry["actions"]) for entry in starts.states]
     assert {*places[:20]} == {1, 2, 3, 4}
     assert places[:20] != places[20:]
 
@@ -101,19 +101,19 @@ def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
     starts = EarlierStarts(TASKS, 1, 9, seed=1)
     past = Past(("x", "y"), source=EARLIER)
     starts.add([make_episode(TASKS[0], 0, [0.5, reward], past) for reward in (0.0, 1.0)], 3)
-    (entry,) = starts.record
+    (entry,) = starts.states
     assert entry["actions"] == ["x", "y", "0.0"]
 
 
 def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
     starts = EarlierStarts(TASKS, 3, 9, seed=1)
     drawn = [TASKS[number] for number in (0, 4, 1, 5, 2, 6)]
-    assert starts.replace_tasks(drawn, 1) == (drawn, [BEGINNING] * 6)
+    assert starts.choose(drawn, 1) == (drawn, [BEGINNING] * 6)
     starts.add([make_episode(TASKS[3], 0, [0.0, reward]) for reward in (0.0, 1.0)], 0)
     counts = set()
     for iteration in range(8):
-        tasks, pasts = starts.replace_tasks(drawn, iteration)
-        assert (tasks, pasts) == starts.replace_tasks(drawn, iteration)
+        tasks, pasts = starts.choose(drawn, iteration)
+        assert (tasks, pasts) == starts.choose(drawn, iteration)
         changed = [place for place, past in enumerate(pasts) if past is not BEGINNING]
         # The places of environment b have no state.
         assert {drawn[place].environment for place in changed} <= {"a"}
@@ -140,8 +140,8 @@ def test_hosts_have_the_states_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     EarlierStarts(TASKS, 1, 9, seed=1).add(here, 0)
     starts = EarlierStarts(TASKS, 1, 9, seed=1)
     starts.add(there, 0)
-    assert [entry["task"] for entry in starts.record] == ["a0", "b0"]
-    assert starts.record[0]["anchor"] == "é1"
+    assert [entry["task"] for entry in starts.states] == ["a0", "b0"]
+    assert starts.states[0]["anchor"] == "é1"
 
 
 def test_episodes_begin_there_and_are_counted_apart() -> None:
@@ -150,10 +150,10 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
         all_tasks = pool.tasks("train")
         starts = EarlierStarts(all_tasks, 3, 9, seed=3)
         starts.add(first, 0)
-        assert len(starts.record) == sum(
+        assert len(starts.states) == sum(
             gives_signal(first[start : start + 4]) for start in range(0, 24, 4)
         )
-        tasks, pasts = starts.replace_tasks(all_tasks[:6], 1)
+        tasks, pasts = starts.choose(all_tasks[:6], 1)
         episodes = play(pool, pasts=pasts, tasks=tasks, iteration=6)
     early = [episode for episode in episodes if episode.past.source == EARLIER]
     assert {episode.group for episode in early} == {

@@ -7,7 +7,8 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.tasks import Curriculum, draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.curriculum import Curriculum
+from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 
 TASKS = [Task(f"t{i}", "", "train") for i in range(10)]
 
@@ -50,11 +51,13 @@ def test_types_that_succeed_half_the_time_are_drawn_most():
     curriculum = Curriculum(tasks)
     np.testing.assert_allclose(curriculum.weights()[[0, 10, 30]], [1 / 30, 1 / 60, 1 / 15])
     curriculum.add(
-        {"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0, "episode/success_rate": 0.5}
+        [],
+        0,
+        {"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0, "episode/success_rate": 0.5},
     )
     assert curriculum.rates == pytest.approx({"a": 0.65, "b": 0.35, "c": 0.5})
     for _ in range(40):
-        curriculum.add({"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0})
+        curriculum.add([], 0, {"episode/success_rate/a": 1.0, "episode/success_rate/b": 0.0})
     weights = curriculum.weights()
     by_type = {
         kind: sum(w for task, w in zip(tasks, weights) if task.type == kind) for kind in "abc"

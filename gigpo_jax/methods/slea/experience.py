@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_records
+from gigpo_jax.devices.exchange import all_records, all_rows
 from gigpo_jax.env_bridge.lessons import STRATEGIES, WARNINGS, ZONES, Lesson, count_shown
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.similarity import least_match, resembles
 from gigpo_jax.learner.step_columns import JoinRows
-from gigpo_jax.run.checkpoint import newest_record
+from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import Trajectory
 
 EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
@@ -52,15 +52,13 @@ class LibraryEntry:
     clusters: list[str]
 
 
-class Library:
+class Library(TaskSource):
     """Lessons of earlier iterations.
 
     Attributes:
       entries: Lessons by zone, in the order of admission.
       updates: Number of iterations whose lessons it has.
     """
-
-    RECORD: ClassVar[str] = "library"  # name in a checkpoint's record
 
     def __init__(self, warmup: int, capacity: int) -> None:
         """Is empty.
@@ -119,9 +117,15 @@ class Library:
         self.updates += 1
         self._found.clear()
 
-    def learn(self, trajectories: Sequence[Trajectory], join: JoinRows) -> None:
+    def add(
+        self,
+        trajectories: Sequence[Trajectory],
+        iteration: int,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> dict[str, float]:
         """Adds the lessons in an iteration's episodes; all hosts call this together."""
-        self.add_lessons(join_lessons(trajectories, join))
+        self.add_lessons(join_lessons(trajectories, all_rows))
+        return self.metrics
 
     def _add(
         self, zone: str, kind: str, text: str, score: float, lesson: Mapping[str, Any]
@@ -156,6 +160,12 @@ class Library:
                 assigned[first] = None
         return list(assigned)
 
+    def choose_episodes(
+        self, trajectories: Sequence[Trajectory]
+    ) -> list[tuple[Trajectory, Lesson]]:
+        """Chooses episodes of this host for lessons; see `choose_episodes`."""
+        return choose_episodes(trajectories, all_rows)
+
     @property
     def metrics(self) -> dict[str, float]:
         """Its number of lessons by zone."""
@@ -174,18 +184,10 @@ class Library:
         self._found.clear()
 
 
-def make_library(config: ConfigDict) -> Library:
+def make_library(config: ConfigDict, tasks: Sequence[Task]) -> Library:
     """The library of a run at its start, where `train.experience` asks for one."""
+    del tasks
     return Library(config.train.experience, CAPACITY)
-
-
-def load_library(config: ConfigDict, checkpoints: Path) -> Library:
-    """The library of a run's newest checkpoint."""
-    library = make_library(config)
-    record = newest_record(checkpoints)
-    if record:
-        library.restore(record[library.RECORD])
-    return library
 
 
 def _is_similar(text: str, first: str) -> bool:

@@ -10,7 +10,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner.experience import EPISODES, Library, choose_episodes, join_lessons
+from gigpo_jax.methods.slea.experience import EPISODES, Library, choose_episodes, join_lessons
 from gigpo_jax.trajectory import Trajectory
 from tests.turns import make_turn
 
