@@ -12,7 +12,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.signals.table import gradable_columns
 from gigpo_jax.learner.step_columns import step_columns
-from gigpo_jax.models.text.tokenizer import word_tokenizer
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
 from gigpo_jax.tools.credit.estimates import (
