@@ -111,7 +111,7 @@ class TreasureExpert:
 
     def act(self, observation: Observation) -> str:
         actions = observation.admissible or ()
-        if self._random.random() < self._random_fraction:
+        if self._random_fraction and self._random.random() < self._random_fraction:
             self.thought = ""
             self.subgoal = observation.task
             return self._random.choice(actions)
