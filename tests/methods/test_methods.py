@@ -16,7 +16,10 @@ from tests.rl.test_advantages import Columns, columns, padded, random_columns
 
 COMMON = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 SEEDS = range(4)
-SWITCHES = [("paper", "mean_std"), ("verl_agent", "mean")]
+SWITCHES = [
+    ("paper", "mean_std"),
+    pytest.param("verl_agent", "mean", marks=pytest.mark.slow),
+]
 
 
 @functools.cache
@@ -24,11 +27,18 @@ def compiled(name: str, preset: str, **settings):
     return jax.jit(make_advantages(name, preset, **COMMON | settings))
 
 
-def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
+def compiled_total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
     """[N] f64, the total advantage; all batches have one padded length, so code is compiled
     once.
     """
     found = compiled(name, preset, **settings)(collect_columns(**padded(batch)))
+    return np.asarray(found.total, np.float64)[: len(batch["mask"])]
+
+
+def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
+    """As `compiled_total`, operation by operation: methods share their compiled operations."""
+    with jax.disable_jit():
+        found = make_advantages(name, preset, **COMMON | settings)(StepColumns(**padded(batch)))
     return np.asarray(found.total, np.float64)[: len(batch["mask"])]
 
 
@@ -321,28 +331,32 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
                 episode_advantage(batch, preset, normalize, episode_stats="step") if base else None
             )
             want = oracle.hgpo(batch, gamma=COMMON["gamma"], **own, **common, base=rows)
-            check(total(batch, "hgpo", **how, **own, base_group=base), want, (seed, own))
-        check(total(batch, "salt", **how), oracle.salt(batch, grpo), seed)
+            check(compiled_total(batch, "hgpo", **how, **own, base_group=base), want, (seed, own))
+        check(compiled_total(batch, "salt", **how), oracle.salt(batch, grpo), seed)
         own = {"k": 0.7, "k_next": 1.3, "zeta": 0.1}
-        check(total(batch, "empg", **how, **own), oracle.empg(batch, grpo, **own), seed)
+        check(compiled_total(batch, "empg", **how, **own), oracle.empg(batch, grpo, **own), seed)
         own = {"repeat": 0.6, "pair": 0.9}
         check(
-            total(batch, "repeat_discount", **how, **own),
+            compiled_total(batch, "repeat_discount", **how, **own),
             oracle.repeat_discount(batch, grpo, **own),
             seed,
         )
-        check(total(batch, "tree", **how), oracle.tree(batch, ddof=1, **common), seed)
+        check(compiled_total(batch, "tree", **how), oracle.tree(batch, ddof=1, **common), seed)
         want = oracle.rlvmr(
             batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
         )
-        check(total(batch, "rlvmr", **how), want, seed)
+        check(compiled_total(batch, "rlvmr", **how), want, seed)
         want = oracle.oprl(
             batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
         )
-        check(total(batch, "oprl", **how), want, seed)
+        check(compiled_total(batch, "oprl", **how), want, seed)
         reward, target = oracle.spa_rewards(batch, grounding=0.3)
         dense = batch | {"reward": reward.astype(np.float32), "penalty": 0 * batch["penalty"]}
-        check(total(batch, "spa_rl", **how, grounding=0.3), total(dense, "gigpo", **how), seed)
+        check(
+            compiled_total(batch, "spa_rl", **how, grounding=0.3),
+            compiled_total(dense, "gigpo", **how),
+            seed,
+        )
         found = compiled("spa_rl", preset, normalize=normalize, grounding=0.3)(
             collect_columns(**padded(batch))
         )
@@ -351,7 +365,7 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         check(last, target[used], seed)
         assert np.isfinite(np.asarray(found.target)).sum() == len(used)
         own = {"gamma": COMMON["gamma"], "penalty_in": switches["penalty_in"]}
-        check(total(batch, "igpo", **how), oracle.igpo(batch, **own), seed)
+        check(compiled_total(batch, "igpo", **how), oracle.igpo(batch, **own), seed)
         own |= {"alpha": 0.4, "clip_scale": 0.2}
         want = oracle.a2tgpo(batch, **own)
         found = compiled("a2tgpo", preset, normalize=normalize, alpha=0.4, clip_scale=0.2)(
@@ -361,19 +375,23 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         check(found.clip_scale[: len(want)], want[:, 1], seed)
         difference = episode_advantage(batch, preset, "mean")
         want = oracle.reinforce_pp_baseline(batch, difference, normalize=normalize, ddof=1)
-        check(total(batch, "reinforce_pp_baseline", **how), want, seed)
+        check(compiled_total(batch, "reinforce_pp_baseline", **how), want, seed)
         penalty_in = switches["penalty_in"]
-        check(total(batch, "max_rl", **how), oracle.max_rl(batch, penalty_in=penalty_in), seed)
+        check(
+            compiled_total(batch, "max_rl", **how),
+            oracle.max_rl(batch, penalty_in=penalty_in),
+            seed,
+        )
         want = oracle.lite_ppo(batch, ddof=1, penalty_in=penalty_in)
-        check(total(batch, "lite_ppo", **how), want, seed)
+        check(compiled_total(batch, "lite_ppo", **how), want, seed)
         for guard in (1.5, 5.0):
             want = oracle.ema_grpo(batch, guard=guard)
-            check(total(batch, "ema_grpo", **how, guard=guard), want, (seed, guard))
+            check(compiled_total(batch, "ema_grpo", **how, guard=guard), want, (seed, guard))
         for smooth in (0.0, 0.3):
             own = {"temperature": 2.0, "ratio_clip": 0.3, "smooth": smooth}
             settings = {**COMMON, "normalize": normalize, "ddof": 1, **own}
             want = oracle.hcapo(batch, grpo, **settings)
-            check(total(batch, "hcapo", **how, **own), want, (seed, own))
+            check(compiled_total(batch, "hcapo", **how, **own), want, (seed, own))
 
 
 def test_hgpo_with_one_level_is_the_step_part_of_gigpo() -> None:
@@ -385,7 +403,7 @@ def test_hgpo_with_one_level_is_the_step_part_of_gigpo() -> None:
     np.testing.assert_allclose(got, np.asarray(step)[: len(got)], rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("base", ["rloo", "hgpo"])
+@pytest.mark.parametrize("base", ["rloo", pytest.param("hgpo", marks=pytest.mark.slow)])
 def test_wrappers_without_effect_are_their_base(base: str) -> None:
     batch = random_columns(6)
     plain = total(batch, base)

@@ -8,20 +8,20 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.modes.model_folder import fresh_policy
+from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_environments, list_tasks
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from tests.configs.example import get_config
 
 
-def make_worker(**env: str) -> RolloutWorker:
-    config = resolve(get_config())
+def make_worker(flags: list[str], **env: str) -> RolloutWorker:
+    """A worker with the warm start of other tests, whose programs there are already."""
+    config = get_config()
+    config.model.path = flags[0].partition("=")[2]
     config.env.update(env)
-    mesh = make_mesh(data=1, fsdp=1, tensor=1)
-    policy = fresh_policy(
-        config, mesh, ["you look for a treasure in a row of drawers. open drawer 1 2"]
-    )
+    config = resolve(config)
+    policy = load_policy(config, make_mesh(data=1, fsdp=1, tensor=1))
     return RolloutWorker(
         config,
         policy,
@@ -33,8 +33,8 @@ def make_worker(**env: str) -> RolloutWorker:
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[RolloutWorker]:
-    worker = make_worker()
+def worker(flags: list[str]) -> Iterator[RolloutWorker]:
+    worker = make_worker(flags)
     yield worker
     worker.close()
 
@@ -61,9 +61,9 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
 
 
 def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(
-    capsys: pytest.CaptureFixture[str],
+    flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    worker = make_worker(name="tests.env_bridge.failing:ESCAPING")
+    worker = make_worker(flags, name="tests.env_bridge.failing:ESCAPING")
     try:
         tasks = worker.pools[""].tasks("train")[:2]
         with pytest.raises(TooManyAborted):
