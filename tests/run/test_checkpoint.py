@@ -86,7 +86,7 @@ def test_the_state_may_be_overwritten_while_it_is_written(tmp_path: Path) -> Non
     checkpoints.close()
 
 
-@pytest.mark.parametrize("damage", ["array", "record", "half"])
+@pytest.mark.parametrize("damage", ["array", "arrays of another", "record", "half"])
 def test_a_damaged_checkpoint_is_passed_over_and_replaced(
     folder: Path, damage: str, caplog
 ) -> None:
@@ -95,6 +95,9 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(
         for file in (newest / "rest").rglob("*"):
             if file.is_file() and file.stat().st_size > 64:
                 file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif damage == "arrays of another":  # files that can be read, which only a checksum tells
+        shutil.rmtree(newest / "rest")
+        shutil.copytree(folder / "2" / "rest", newest / "rest")
     elif damage == "record":
         (newest / "record" / "metadata").write_text('{"iteration": ')
     else:  # as a killed run leaves it
