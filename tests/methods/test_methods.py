@@ -38,7 +38,7 @@ def compiled_total(batch: Columns, name: str, preset: str = "paper", **settings)
 def total(batch: Columns, name: str, preset: str = "paper", **settings) -> np.ndarray:
     """As `compiled_total`, operation by operation: methods share their compiled operations."""
     with jax.disable_jit():
-        found = make_advantages(name, preset, **COMMON | settings)(StepColumns(**padded(batch)))
+        found = make_advantages(name, preset, **COMMON | settings)(collect_columns(**padded(batch)))
     return np.asarray(found.total, np.float64)[: len(batch["mask"])]
 
 
