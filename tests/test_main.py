@@ -64,7 +64,7 @@ EXAMPLE = "--config=tests/configs/example.py"
         ([CONFIG, "--config.env.options.ancor=feedback"], "nearest: env.options.anchor"),
         (
             ["--config=tests/configs/example.py", "--mode=sft", "--config.env.options.games=-1"],
-            "games=-1: use a number",
+            "games=-1: must be a number",
         ),
         (
             [CONFIG, "--config.engine.slots=1000000000"],

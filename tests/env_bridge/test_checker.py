@@ -123,6 +123,6 @@ def test_the_guide_shows_the_example_as_it_is() -> None:
     source = pathlib.Path(registry.__file__).with_name("example") / "env.py"
     text = DOCS.read_text()
     assert f"```python\n{source.read_text()}```" in text
-    assert len(source.read_text().splitlines()) <= 125
+    assert len(source.read_text().splitlines()) <= 127
     for command in ("gigpo envs check example", "env.name"):
         assert command in text

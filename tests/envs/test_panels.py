@@ -68,6 +68,7 @@ def test_there_are_the_panels_that_the_documentation_names() -> None:
         ("alfworld", "small_unseen"): 128,
         ("alfworld", "tiny_unseen"): 128,
         ("alfworld", "long_unseen"): 128,
+        ("example", "test"): 64,
         ("alfworld", "long_seen"): 128,
         ("alfworld", "long_tuning"): 128,
         **{(name, split): 128 for name in GAMES for split in ("test", "train")},

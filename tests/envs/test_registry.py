@@ -81,7 +81,7 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
             {"data": "/tmp", "observation": "x"},
             r"config\.env\.options\.observation='x': must be one of",
         ),
-        ("example", {"games": -1}, r"config\.env\.options\.games=-1: use a number"),
+        ("example", {"games": -1}, r"config\.env\.options\.games=-1: must be a number"),
         ("example", {"games": "4"}, r"config\.env\.options\.games='4': must be of type int"),
         ("example", {"games": None}, r"config\.env\.options\.games=None: must be of type int"),
     ],

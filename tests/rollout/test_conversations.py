@@ -184,6 +184,6 @@ def test_a_template_without_parts_is_the_message_of_each_step():
 
 def test_a_template_that_drops_responses_is_refused_in_one_line():
     tokenizer = word_tokenizer(["a"])
-    tokenizer._template = SimpleNamespace(render=lambda messages, tools: "no response here")
+    tokenizer._template = SimpleNamespace(render=lambda *_, **__: "no response here")
     with pytest.raises(InputError, match="leaves earlier responses out"):
         tokenizer.encode_continuation("a", [1])

@@ -102,7 +102,6 @@ class TreasureExpert:
     """
 
     def __init__(self, seed: int, *, random_fraction: float = 0.0) -> None:
-        """Acts at random in a fraction of its steps."""
         self._random_fraction = random_fraction
         self._random = random.Random(seed)
         self._opened: set[str] = set()
@@ -111,12 +110,11 @@ class TreasureExpert:
 
     def act(self, observation: Observation) -> str:
         actions = observation.admissible or ()
-        if self._random_fraction and self._random.random() < self._random_fraction:
-            self.thought = ""
-            self.subgoal = observation.task
-            return self._random.choice(actions)
         last = actions[-1]
         self.subgoal = last if last.startswith("take") else observation.task
+        if self._random_fraction and self._random.random() < self._random_fraction:
+            self.thought = ""
+            return self._random.choice(actions)
         if last.startswith("take"):
             self.thought = "This is what I look for."
             return last

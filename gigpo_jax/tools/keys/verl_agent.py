@@ -170,7 +170,7 @@ ROWS = (
         "engine.tensor",
         more=", for the engine in the process",
     ),
-    _note(f"{_ROLLOUT}gpu_memory_utilization", "`engine.vllm.gpu_memory_fraction`"),
+    _note(f"{_ROLLOUT}gpu_memory_utilization", "`engine.vllm.args=--gpu-memory-utilization=0.5`"),
     _row(
         f"{_ROLLOUT}temperature {_ROLLOUT}val_kwargs.temperature",
         "sampling.temperature",
