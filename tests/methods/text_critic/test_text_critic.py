@@ -181,10 +181,10 @@ def test_a_stopped_run_continues_with_the_critic_that_it_had(tmp_path, monkeypat
             for line in lines
         ]
 
-    config = runpy.run_path(str(Path(__file__).parents[1] / "configs" / "example.py"))[
+    config = runpy.run_path(str(Path(__file__).parents[2] / "configs" / "example.py"))[
         "get_config"
     ]().unlock()
-    config.model.path = str(Path(__file__).parents[2] / "models" / "alfworld_tiny")
+    config.model.path = str(Path(__file__).parents[3] / "models" / "alfworld_tiny")
     config.batch.row_length, config.train.save_rollouts = 80, 0
     config.train.iterations, config.train.groups, config.checkpoint.every, config.eval.every = (
         3,
