@@ -19,12 +19,12 @@ def test_a_runs_critic_and_its_copy_that_learns_rewards_are_read() -> None:
         signal = SimpleNamespace(
             columns=kind.columns,
             reads_anchors=kind.reads_anchors,
-            compute_columns=lambda steps, kind=kind: {kind.columns[0]: np.array(steps)},
+            compute_columns=lambda steps, kind=kind: {next(iter(kind.columns)): np.array(steps)},
         )
         for own in ([2.0], None):
             found = _own_columns([signal], {*PolicyScores.columns}, [1.0], own)
             if kind is PolicyScores or (kind is TextCritic and own is None):
                 assert found == {}
             else:
-                want = {kind.columns[0]: [2.0] if kind is TextCritic else [1.0]}
+                want = {next(iter(kind.columns)): [2.0] if kind is TextCritic else [1.0]}
                 assert {name: column.tolist() for name, column in found.items()} == want
