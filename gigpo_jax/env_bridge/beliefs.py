@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from gigpo_jax.env_bridge.plans import read_belief
 from gigpo_jax.env_bridge.types import Observation
 
-PARTS = ("state", "phase", "prediction", "format")  # of a grade
 # Those of ReBel's code (arXiv 2605.20061).
 _VALID_FORMAT = 0.01
 _INVALID_FORMAT = -0.05
@@ -21,7 +20,8 @@ class BeliefGrade(NamedTuple):
     """The grade of a response with a belief.
 
     Attributes:
-      parts: Grades of `PARTS`, the first three from 0 to 1; these are 0 without a belief.
+      parts: Grades of state, phase, prediction and format, the first three from 0 to 1; these are 0
+        without a belief.
       key: Text that two responses share if their beliefs are compared with each other.
       is_stated: Whether the response states a belief.
     """

@@ -9,6 +9,9 @@ from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, gives_signal
 
+# Of `env_bridge.beliefs.BeliefGrade.parts`.
+_BELIEF_PARTS = ("state", "phase", "prediction", "format")
+
 
 def metrics_by_environment(
     trajectories: Sequence[Trajectory], tasks: Iterable[Task]
@@ -54,8 +57,6 @@ def rollout_metrics(
       those that begin in states of others, those of actions and lengths of episodes summaries. A
       task type that was not played is left out.
     """
-    from gigpo_jax.env_bridge.beliefs import PARTS
-
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]
@@ -89,7 +90,7 @@ def rollout_metrics(
     }
     beliefs = [turn.belief for turn in turns if turn.belief is not None]
     samples["belief/stated"] = [belief.is_stated for belief in beliefs]
-    for number, part in enumerate(PARTS):
+    for number, part in enumerate(_BELIEF_PARTS):
         samples[f"belief/{part}"] = [belief.parts[number] for belief in beliefs]
     for task_type in sorted(filter(None, task_types)):
         samples[f"episode/success_rate/{task_type}"] = [
