@@ -86,7 +86,7 @@ def found(groups: range) -> dict:
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
         "lessons": join_lessons(trajectories, all_rows),
-        "states": starts.record,
+        "states": starts.record(),
         "trials": summarise_outcomes(collect_outcomes(played, TASKS, 2)),
         "panel": panel_metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
     }
