@@ -148,6 +148,7 @@ def train_critic(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     samples by name.
     """
     config = default_config()
+    config.rl.algorithm = "ppo"
     config.model.compute_dtype, config.critic.kind = "float32", "model"
     config.batch.rows, config.batch.row_length = 8, 32
     policy = Policy(CONFIG, None, None)

@@ -66,7 +66,7 @@ def test_a_terminal_sees_every_stage_and_rates(flags: list[str], tmp_path: Path)
     assert [stage for stage in STAGES if stage not in output] == []
     # Replaced groups add episodes, so the bar of a rollout has no total here.
     assert re.search(r"rollout 1: .*\d+ ?episodes", output)
-    assert re.search(r"update 1: +\d+%\|.*minibatches/s", output)
+    assert re.search(r"update 1: +\d+%\|.*tokens/s", output)
     assert "compiling]" in output
     assert silence < SILENCE_S
 
