@@ -209,6 +209,7 @@ def forecast_memory(config: decoder.DecoderConfig, args: argparse.Namespace) -> 
         f"--config.batch.rows={args.rows}",
         f"--config.batch.row_length={args.row_length}",
         "--config.rl.kl_coef=0",
+        "--config.engine.slots=1",  # the cache does not count
     ]
     words += [f"--config.model.remat={args.remat}", f"--config.batch.logprob_chunk={args.chunk}"]
     plan = memory_plan(load_config("alfworld:1.5b", words), config, 1)
