@@ -1,7 +1,4 @@
-"""The command line: gigpo compare RUN RUN ... [--out DIR].
-
-With --config it plays the missing runs first.
-"""
+"""The command line gigpo compare RUN RUN ... [--out DIR]; with --config it plays missing runs."""
 
 import argparse
 import sys
@@ -34,10 +31,7 @@ Other flags, such as --config.train.iterations=60, go to every run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compares runs and returns the exit status.
-
-    It is 0 if done, 2 for bad input, or that of a failed run.
-    """
+    """Compares runs and returns the exit status: 0 done, 2 bad input, or a failed run's status."""
     args, flags = _make_parser().parse_known_args(argv)
     try:
         return compare_runs(args, flags)

@@ -42,9 +42,9 @@ class PlannedRun:
 def plan_runs(
     config: str, algorithms: Sequence[str], seeds: Sequence[int], out: Path, flags: Sequence[str]
 ) -> list[PlannedRun]:
-    """Plans the runs of all algorithms and seeds.
+    """Plans the runs of all algorithms and seeds, where each seed has all algorithms in turn.
 
-    All algorithms of a seed come before the next seed, so that a stopped campaign is comparable.
+    The finished seeds of a stopped campaign then have all algorithms, and can be compared.
 
     Args:
       config: Config file, as for `gigpo_jax.main --config`.
@@ -82,9 +82,7 @@ def _plan_run(
 
 
 def check_runs(runs: Sequence[PlannedRun]) -> None:
-    """Checks the configs of all runs.
-
-    Otherwise the last arm might be refused after hours of others.
+    """Checks the configs of all runs, so that no run is refused after hours of other runs.
 
     Raises:
       InputError: the first mistake, as its run would report it; or a run has no panel.
@@ -121,10 +119,7 @@ def play_runs(runs: Sequence[PlannedRun]) -> int:
 
 
 def _play_run(run: PlannedRun) -> int:
-    """Plays a run in a process of its own.
-
-    Signals for this process are passed on to it.
-    """
+    """Plays a run in a process of its own, and passes signals for this process on to it."""
     process: subprocess.Popen[bytes] | None = None
     # Signals that arrive after the handlers are set and before there is a process. Without this
     # list they would be lost, and the run would play on.

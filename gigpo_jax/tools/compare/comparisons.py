@@ -1,6 +1,6 @@
 """All differences of arms from the baseline with p-values, corrected for their number.
 
-Outcomes are the final success and the area of the training runs, and those of files that
+Outcomes are the final success and the area of the training runs, and the outcomes of files that
 `gigpo eval` wrote into the workdirs.
 """
 
@@ -61,9 +61,7 @@ class _Evaluation:
 def list_comparisons(
     arms: Sequence[Arm], files: Sequence[str] = (), main: str = ""
 ) -> list[Comparison]:
-    """Compares all arms with the first one in all outcomes.
-
-    Arms without a common seed with it are left out.
+    """Compares all arms that share a seed with the first one, in all outcomes.
 
     Args:
       arms: Arms; the first is the baseline.
@@ -97,9 +95,9 @@ def list_comparisons(
 
 
 def list_explorations(arms: Sequence[Arm], files: Sequence[str] = ()) -> list[Comparison]:
-    """Compares other arms with GiGPO, without a correction.
+    """Compares the other arms with GiGPO, without a correction.
 
-    The list is empty if no arm, or the first one, is GiGPO.
+    The list is empty if no arm is GiGPO, or if the first one is: then `list_comparisons` has them.
 
     Args:
       arms: Arms; the first is the baseline.
@@ -154,7 +152,7 @@ def _read_files(arms: Sequence[Arm], file: str) -> list[_Outcomes]:
 
     Raises:
       InputError: A file is missing or damaged, is not of the end of its run, or differs in its
-        conditions from that of the first run.
+        conditions from the first run's.
     """
     first: _Evaluation | None = None
     outcomes: list[_Outcomes] = []
@@ -194,10 +192,7 @@ def _read_file(run: Run, file: str) -> _Evaluation:
 def format_comparisons(
     comparisons: Sequence[Comparison], baseline: str, *, exploratory: bool = False
 ) -> str:
-    """A Markdown table in %; "" without comparisons.
-
-    Differences are in percentage points.
-    """
+    """A Markdown table of success in % and differences in percentage points; "" if it is empty."""
     if not comparisons:
         return ""
     corrected_count = sum(comparison.corrected is not None for comparison in comparisons)

@@ -75,9 +75,7 @@ def _final_success(arm: Arm) -> float:
 
 
 def draw_curves(arms: Sequence[Arm], folder: Path) -> list[Path]:
-    """Writes comparison.png and comparison.svg.
-
-    They show means over seeds, with 95% intervals over seeds and tasks.
+    """Writes comparison.png and comparison.svg: means with 95% intervals over seeds and tasks.
 
     Args:
       arms: Arms as from `select_arms`.
@@ -176,10 +174,7 @@ def _write_labels(axis: Any, lines: Sequence[Line], right: float, colours: Seque
 
 
 def wrap_label(label: str) -> str:
-    """A name in lines of at most `LABEL_CHARACTERS`.
-
-    They are broken after spaces and + if possible.
-    """
+    """A name in lines of at most `LABEL_CHARACTERS`, broken after spaces and + if possible."""
     lines = [""]
     for word in re.findall(r"[^ +]+\+?| ", label):
         if lines[-1] and len(lines[-1]) + len(word) > LABEL_CHARACTERS:
@@ -189,10 +184,7 @@ def wrap_label(label: str) -> str:
 
 
 def spread_heights(heights: Sequence[float], gap: float) -> list[float]:
-    """Moves heights of labels at least a gap apart.
-
-    They stay in their order, near those of their lines.
-    """
+    """Moves heights of labels at least a gap apart, in their order and near their lines."""
     # Stable: arms with equal success stand in the order of the table.
     order = np.argsort(heights, kind="stable")
     spread = np.array(heights, float)[order]

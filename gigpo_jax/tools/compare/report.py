@@ -21,7 +21,7 @@ class ArmRow:
       arm: The arm.
       outcomes: Tables [S, G] f64, NaN where there is no outcome. "final": success after the last
         iteration; "area": mean success over the run, by the trapezoid rule; "final_difference" and
-        "area_difference": those of this arm minus those of the first one, over the seeds of both,
+        "area_difference": values of this arm minus values of the first one, over the seeds of both,
         which the first arm and one without a common seed do not have.
       shared: Number of seeds of both.
     """
@@ -84,10 +84,7 @@ def _format_estimate(row: ArmRow, name: str) -> str:
 
 
 def describe_machines(rows: Sequence[ArmRow]) -> str:
-    """Says which runs come from which type of machine.
-
-    The lines are "" if all are of one type.
-    """
+    """Lists the runs of each type of machine; "" if all runs come from one type."""
     folders: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         for run in row.arm.runs:
@@ -107,7 +104,7 @@ def make_record(
 ) -> dict[str, Any]:
     """All data behind table and figure, as JSON values.
 
-    Intervals of the bootstrap stand beside the others, so that earlier texts can be checked.
+    Bootstrap intervals stand beside the others, so that numbers in earlier texts can be checked.
     """
     run = rows[0].arm.runs[0]
     return {
@@ -144,8 +141,5 @@ def _record_run(run: Run) -> dict[str, Any]:
 
 
 def _record_outcomes(outcomes: np.ndarray) -> str:
-    """The outcomes of one evaluation as a text.
-
-    It has 1, 0 and -, the last for aborted episodes.
-    """
+    """The outcomes of one evaluation as a text of 1, 0 and -, where - is an aborted episode."""
     return "".join("-" if np.isnan(value) else str(int(value)) for value in outcomes)

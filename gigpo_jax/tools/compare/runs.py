@@ -20,7 +20,7 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.core.machine import read_types
 from gigpo_jax.run.records import read_records
 
-# The task, the model and the budget must be equal. The algorithm, its settings, those of the
+# The task, the model and the budget must be equal. The algorithm, its settings, settings of the
 # optimizer, the anchor and the forks may differ: they are compared.
 EQUAL_SECTIONS = ("env.", "model.", "sampling.", "train.", "eval.")
 # Forks take the place of whole episodes, so the number of episodes stays equal.
@@ -75,10 +75,7 @@ class Arm:
         return tuple(run.seed for run in self.runs)
 
     def stack_outcomes(self, seeds: Sequence[int] | None = None) -> np.ndarray:
-        """Stacks `Run.won` of the given seeds, by default all.
-
-        The result is [S, E, G] f64.
-        """
+        """Stacks `Run.won` of the given seeds, by default all, as [S, E, G] f64."""
         outcomes = {run.seed: run.won for run in self.runs}
         return np.stack([outcomes[seed] for seed in seeds or self.seeds])
 
@@ -215,9 +212,9 @@ def _list_varying_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def _make_labels(runs: Sequence[Run], varying_keys: Sequence[str]) -> list[str]:
-    """Short names: the algorithm and the fewest distinguishing keys.
+    """Short names of arms: the algorithm and the fewest keys that tell the arms apart.
 
-    A key with its default is left out: a name says what differs.
+    A key with its default value is left out, as a name says what differs.
     """
     keys = [key for key in LABEL_KEYS if key in varying_keys and key != "rl.algorithm"]
     # The keys that readers look for first, then all others, by name.
@@ -241,10 +238,7 @@ def _make_labels(runs: Sequence[Run], varying_keys: Sequence[str]) -> list[str]:
 
 
 def _describe_difference(key: str, value: Any) -> str:
-    """A key and its value for a label.
-
-    It is "" for the default, or an option that is not set.
-    """
+    """A key and its value for a label; "" for the default, or an option that is not set."""
     default = KEYS[key].default if key in KEYS else None
     if value == default:
         return ""

@@ -78,10 +78,10 @@ def fit_mean(outcomes: np.ndarray) -> MeanFit:
             + task_square**2 / task_freedom
             + residual_square**2 / residual_freedom
         )
-        # Satterthwaite's value may be below that of the seeds, since one square is subtracted.
+        # Satterthwaite's value may be below the seeds' value, since one square is subtracted.
         freedom = max(variance**2 / terms, seed_freedom) if terms else float(seed_freedom)
         # A variance that is estimated below 0 counts as 0: seeds that agree by chance do not make
-        # the error smaller than that of tasks alone, nor the other way round.
+        # the error smaller than the error of tasks alone, nor the other way round.
         if variance < max(seed_square, task_square):
             variance = max(seed_square, task_square)
             freedom = float(seed_freedom if seed_square > task_square else task_freedom)
@@ -117,9 +117,7 @@ def make_interval(fit: MeanFit) -> MeanEstimate:
 
 
 def estimate_p_value(outcomes: np.ndarray) -> float:
-    """The two-sided p-value of a mean of 0.
-
-    It is below 5% exactly where the interval of `estimate_mean` excludes 0.
+    """The two-sided p-value of a mean of 0, below 5% where `estimate_mean`'s interval excludes 0.
 
     Args:
       outcomes: Differences [S, G] f64, NaN where there is none.
@@ -162,9 +160,7 @@ def flip_signs(outcomes: np.ndarray) -> float:
 
 
 def bootstrap_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) -> MeanEstimate:
-    """The mean with the interval of the bootstrap.
-
-    Earlier texts have it.
+    """The mean with its bootstrap interval, which texts of earlier versions have.
 
     Args:
       outcomes: Outcomes [S, G] f64, NaN where there is none.
@@ -178,15 +174,15 @@ def bootstrap_mean(outcomes: np.ndarray, *, seed: int = 0, draws: int = DRAWS) -
     if not mask.any():
         return MeanEstimate(np.nan, np.nan, np.nan)
     low, high = np.quantile(_draw_means(outcomes, seed, draws), (0.025, 0.975))
-    # The mean is that of the sample, not of the draws: an interval may lie on both sides unequally.
+    # The mean of the sample, not of the draws: an interval may lie on both sides unequally.
     return MeanEstimate(float(outcomes[mask].mean()), float(low), float(high))
 
 
 def correct_p_values(p_values: np.ndarray) -> np.ndarray:
-    """P-values corrected for their number by Holm's method.
+    """P-values corrected for their number by Holm's method (Holm 1979).
 
-    Those below a level are rejected at it with at most that probability of any false rejection.
-    Source: Holm 1979.
+    If all corrected values below a level are rejected, the probability of any false rejection is at
+    most that level.
 
     Args:
       p_values: P-values [M] f64.
@@ -204,10 +200,7 @@ def correct_p_values(p_values: np.ndarray) -> np.ndarray:
 
 
 def _draw_means(outcomes: np.ndarray, seed: int, draws: int) -> np.ndarray:
-    """Means of the draws that have an outcome.
-
-    They are at most [draws] f64.
-    """
+    """Means of the draws that have an outcome, f64, at most [draws]."""
     # A fixed seed: the same runs give the same table.
     rng = np.random.default_rng(seed)
     seeds, tasks = outcomes.shape
@@ -226,9 +219,7 @@ def _draw_means(outcomes: np.ndarray, seed: int, draws: int) -> np.ndarray:
 
 
 def measure_area(won: np.ndarray, iterations: np.ndarray) -> np.ndarray:
-    """The mean height of each curve, by the trapezoid rule.
-
-    With one evaluation it is its value.
+    """The mean height of each curve, by the trapezoid rule; with one evaluation it is that value.
 
     Args:
       won: Outcomes [S, E, G].

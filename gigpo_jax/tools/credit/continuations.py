@@ -18,9 +18,9 @@ FEWEST = 4  # finished continuations of a state: two for each half
 
 
 def read_returns(path: Path, states: Sequence[State]) -> list[np.ndarray]:
-    """Reads the returns that the file has.
+    """Reads the returns that the file has, which belong to the first states.
 
-    They belong to the first states. A line that a kill cut off is removed from the file.
+    A line that a kill cut off is removed from the file.
 
     Args:
       path: File of returns; may be missing.

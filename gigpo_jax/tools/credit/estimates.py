@@ -25,7 +25,7 @@ from gigpo_jax.rl.algorithms import (
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS, StepColumns
 from gigpo_jax.trajectory import Step
 
-# Columns that all rollouts give beside those of every algorithm.
+# Columns that all rollouts give beside the columns of every algorithm.
 GIVEN = {*COLUMNS_OF_STEPS} - {"forked", "summary"}
 STEP_PART = "gigpo (step part)"
 Source = tuple[str, str, str]  # algorithm, preset, anchor option
@@ -53,10 +53,7 @@ class Estimate:
 
     @property
     def preset(self) -> str:
-        """Preset of the first source that is no variant.
-
-        If all sources are variants, it is the preset of the first one.
-        """
+        """Preset of the first source that is no variant, or else of the first source."""
         # A variant may turn one preset into another: the algorithm itself says which one it is.
         algorithms = [source for source in self.sources if "=" not in source[0]]
         return (algorithms or self.sources)[0][1]
@@ -99,9 +96,7 @@ def _format_setting(key: str, value: Any) -> str:
 
 
 def parse_variants(texts: Sequence[str], rl: ConfigDict) -> dict[str, Variant]:
-    """Variants from texts such as "gamma=1" or "graph_values:lam=0.5:shrinkage=1".
-
-    A text without an algorithm is of GiGPO.
+    """Variants from texts such as "gamma=1" (of GiGPO) or "graph_values:lam=0.5:shrinkage=1".
 
     Args:
       texts: The variants.
@@ -175,10 +170,7 @@ def _parse_setting(definition: Algorithm, key: str, text: str) -> Any:
 
 
 def own_variant(rl: ConfigDict) -> dict[str, Variant]:
-    """The run's algorithm as it is configured.
-
-    Empty if the catalogue has it with the same settings.
-    """
+    """The run's algorithm as configured; empty if the catalogue has it with the same settings."""
     definition = find_algorithm(rl.algorithm, rl.settings)
     changes = {
         key: value
@@ -296,10 +288,7 @@ def _with_defaults(variants: Mapping[str, Variant]) -> dict[str, Variant]:
 
 
 def _value_kind(algorithm: Algorithm) -> str:
-    """What the values of an algorithm's critic estimate.
-
-    The columns of different kinds have the same names.
-    """
+    """What the values of an algorithm's critic estimate, which the names of columns do not tell."""
     if "executable" in algorithm.columns:
         return "progress"
     return "returns" if algorithm.critic_values else "returns, by a critic on the host"

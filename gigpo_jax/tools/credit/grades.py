@@ -66,7 +66,7 @@ def grade(
       measured: Measured advantages.
       seed: Seed of the resamples.
       baseline: [N] f, a second estimate; adds `difference`, the corrected correlation of
-        `estimate` minus that of `baseline`, on the same resamples.
+        `estimate` minus the one of `baseline`, on the same resamples.
 
     Returns:
       `pearson`, `corrected`, `spearman`: correlations; `noise`: see above, infinite without a
@@ -86,14 +86,13 @@ def grade(
 
 
 def estimate_statistics(estimate: np.ndarray, measured: Measured) -> Statistics:
-    """Returns the function from group weights to grades.
+    """Returns the function from group weights [R, G] to the grades, a dict of [R] arrays by name.
 
-    The weights are [R, G]; the grades have names and are [R] each. Ranks are those of the whole
-    sample, not computed anew in each resample.
+    Ranks are computed once over the whole sample, not anew in each resample.
     """
     x = np.asarray(estimate, np.float64)
     y = measured.advantage
-    # The sign of a smaller advantage is mostly that of its noise.
+    # The sign of a smaller advantage is mostly the sign of its noise.
     clear = np.abs(y) > np.maximum(CLEAR_ERRORS * measured.error, ROUNDING)
     # No credit is as good as a coin: otherwise an estimate that is mostly 0 would look wrong.
     agreement = np.where(x == 0, 0.5, np.sign(x) == np.sign(y))
@@ -142,7 +141,7 @@ def estimate_statistics(estimate: np.ndarray, measured: Measured) -> Statistics:
 
 
 def with_difference(statistics: Statistics, baseline: Statistics) -> Statistics:
-    """Adds `difference`, the corrected correlation minus that of a baseline."""
+    """Adds `difference`, the corrected correlation minus the baseline's corrected correlation."""
 
     def add_difference(weights: np.ndarray) -> dict[str, np.ndarray]:
         values = statistics(weights)
@@ -153,10 +152,7 @@ def with_difference(statistics: Statistics, baseline: Statistics) -> Statistics:
 
 
 def reliability(measured: Measured) -> float:
-    """Share of the measured variance that is not noise.
-
-    It is NaN where advantages do not vary.
-    """
+    """Share of the measured variance that is not noise; NaN where advantages do not vary."""
     if len(measured.advantage) < 2:
         return float("nan")
     variance = float(np.var(measured.advantage, ddof=1))
@@ -166,10 +162,10 @@ def reliability(measured: Measured) -> float:
 
 
 def cosine(estimate: np.ndarray, halves: Sequence[np.ndarray], seed: int) -> dict[str, Interval]:
-    """Cosine of policy gradients from estimated and measured advantages.
+    """Cosine of the policy gradients from estimated and from measured advantages.
 
-    The noise of the measured gradient makes it longer; the product of two gradients from
-    independent halves of the continuations does not have that bias.
+    Noise makes the measured gradient longer, and the cosine smaller; the product of two gradients
+    from independent halves of the continuations does not have that bias.
 
     Args:
       estimate: [G, P] f, one gradient (or a sketch of it) for each task group; the policy gradient

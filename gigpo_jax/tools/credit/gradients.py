@@ -2,8 +2,8 @@
 
 The gradient is linear in the advantages, so one backward pass a step serves all estimates. What is
 kept of a step's gradient is a sketch: all its entries with random signs, folded into `WIDTH` sums.
-Inner products of sketches are those of the gradients but for an error of about 1 / sqrt(WIDTH) of
-the product of their lengths.
+Inner products of sketches are inner products of the gradients but for an error of about
+1 / sqrt(WIDTH) of the product of their lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def group_gradients(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Builds a function from advantages to sketches of policy gradients.
 
-    The gradient is that of sum(advantage x log-probability), with respect to `trained`.
+    A policy gradient is the gradient of sum(advantage x log-probability) with respect to `trained`.
 
     Args:
       config: Resolved config.

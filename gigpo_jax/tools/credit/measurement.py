@@ -21,7 +21,7 @@ from gigpo_jax.tools.credit.states import State, measured_advantages
 from gigpo_jax.trajectory import Step, Trajectory
 
 SETTINGS = "settings.json"
-# The keys that decide what is played, and those of them that do not change it.
+# The keys that decide what is played, and the keys among them that do not change it.
 _DECISIVE = (
     "seed",
     "env",
@@ -179,10 +179,9 @@ def _grpo_by_preset(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
 
 
 def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """Labels of all steps by name.
+    """Labels of all steps by name: task type, step number, summary or not, and of the anchor group.
 
-    They are task type, step number, size and ambiguity of the anchor group, and whether it is a
-    summary.
+    An anchor group has a size, and an ambiguity if the environment lists its actions.
     """
     keys = [(step.group, step.turn.anchor) for step in steps]
     sizes = Counter(keys)

@@ -19,7 +19,7 @@ GRADES = "grades.json"
 def pool_measurements(folders: Sequence[Path], seed: int) -> tuple[list[Row], Measured]:
     """Grades the estimates that all measurements share, on all steps.
 
-    The slice `measurement` is the folder.
+    Each folder is one slice of `measurement`, beside the slices by label.
 
     Args:
       folders: Folders of measurements, each with a `grades.json`.
@@ -109,8 +109,8 @@ def _labels_by_anchor(
 ) -> dict[str, Any]:
     """Anchor option -> slice -> labels of the steps.
 
-    An estimate that several anchor options give has the labels of the first; so estimates of fewer
-    options are written later, over them.
+    An estimate that several anchor options give has the labels of the first option. Estimates of
+    fewer options are therefore written later, over them.
     """
     anchors = [list(dict.fromkeys(source[2] for source in entry["sources"])) for entry in entries]
     # Most options first, so that the most specific entry is written last.

@@ -38,7 +38,7 @@ class Row:
       group_size: Number of episodes of each task group behind it; None: all.
       values: [N] f32, estimated advantages of the measured steps.
       labels: slice -> [N] labels of these steps.
-      grades: Grades by name; `COLUMNS` are those of the table.
+      grades: Grades by name; `COLUMNS` are the grades of the table.
       slices: Grades within slices, as from `grades.grade_slices`.
     """
 
@@ -63,10 +63,7 @@ class Row:
 def write_report(
     folder: Path, rows: Sequence[Row], measured: Measured, extra: Mapping[str, Any]
 ) -> None:
-    """Prints the table; writes grades.json and grades.png.
-
-    The first holds `extra`; the second needs matplotlib.
-    """
+    """Prints the table; writes grades.json with `extra`, and grades.png if there is matplotlib."""
     share = reliability(measured)
     say(
         f"{len(measured.advantage)} steps of {measured.group_count} task groups; standard "

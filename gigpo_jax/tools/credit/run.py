@@ -83,10 +83,7 @@ class MeasurementPlan:
 
 @dataclass(frozen=True)
 class _Played:
-    """Episodes by anchor option, rows of steps, and returns.
-
-    The rows are those of the chosen steps; the returns start in their states.
-    """
+    """Episodes by anchor option, rows of the chosen steps, and returns from their states."""
 
     episodes: dict[str, list[Trajectory]]
     rows: list[int]
@@ -168,7 +165,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
         else None
     )
     scored = score_steps(finished_steps(first))
-    # Columns are computed for every algorithm of the catalogue, not only for that of the run.
+    # Columns are computed for every algorithm of the catalogue, not only for the run's algorithm.
     available = gradable_columns(config, policy, scored.steps)
     policy_signals = load_signals(config, policy, opened.mesh, opened.checkpoints, available)
     with show_stage("computing what the estimates read"):
@@ -195,10 +192,7 @@ def _grade(
     columns: Mapping[str, np.ndarray],
     gradients: Callable[[np.ndarray], np.ndarray] | None,
 ) -> list[Row]:
-    """Grades estimates from all and from the first episodes.
-
-    These are episodes of each task group.
-    """
+    """Grades the estimates from all episodes of each task group, and from its first episodes."""
     steps = next(iter(anchored.values()))
     graded_rows: list[Row] = []
     for size in plan.group_sizes:
@@ -229,9 +223,7 @@ def _own_columns(
     scored: ScoredSteps,
     own_scored: ScoredSteps | None,
 ) -> dict[str, np.ndarray]:
-    """The columns that the run alone can compute.
-
-    A signal that reads anchors reads the run's own.
+    """The columns that the run alone can compute, where signals that read anchors read the run's.
 
     Args:
       signals: signals of the run.
@@ -304,10 +296,7 @@ async def _play(
 def _make_environments(
     config: ConfigDict, options: Mapping[str, Any], anchors: Sequence[str]
 ) -> dict[str, TextEnv]:
-    """An environment for each anchor option.
-
-    It tells the regret of actions if it can.
-    """
+    """An environment for each anchor option, which tells the regret of actions if it can."""
     name = config.env.name
     # Only replays tell the regret: it costs time in every step, and continuations do not need it,
     # unless rewards depend on it; then the run's own options have it.
@@ -322,7 +311,7 @@ def _make_environments(
 def _replay_rollouts(
     config: ConfigDict, env: TextEnv, policy: Policy, rollouts: Rollouts
 ) -> list[Trajectory]:
-    # Prompts must be those of the rollout, so they come from the same settings. Stop tokens only
+    # Prompts must equal the rollout's, so they come from the same settings. Stop tokens only
     # matter while a response is drawn.
     settings = episode_settings(config, temperature=config.sampling.temperature, stop_token_ids=())
     vision = policy.config.vision

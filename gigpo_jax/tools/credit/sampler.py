@@ -31,10 +31,7 @@ _KEY_ITERATION = -3
 
 
 class PolicySampler:
-    """Plays episodes with one set of weights.
-
-    Engine and environments start when something is left to play.
-    """
+    """Plays episodes with one set of weights; the first one starts engine and environments."""
 
     def __init__(
         self,
@@ -95,7 +92,7 @@ class PolicySampler:
                 forking=make_forking(config),
                 strategy_episodes=config.train.strategy_episodes,
             )
-            # The file is a rollouts file like that of training, with entropies and advantages, so
+            # The file is a rollouts file as in training, with entropies and advantages, so
             # that `gigpo inspect` can show it.
             scored = self._score_steps(finished_steps(trajectories))
             columns = compute_columns(self._signals, scored)

@@ -29,7 +29,7 @@ class State:
       group: Task group.
       task: Task.
       past: Actions so far.
-      responses: Token ids of the responses so far, those of summaries included, which a
+      responses: Token ids of the responses so far, including summaries, which a
         conversation shows; empty where each step has a prompt of its own.
       plan: Plan that the policy has stated; None: none yet.
     """
@@ -44,7 +44,7 @@ class State:
 def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
     """Chooses steps episode by episode, in turn from every group.
 
-    All steps of one episode of every task group come first, then those of a second one, and so on.
+    All steps of one episode of every task group come first, then of a second episode, and so on.
     A larger `number` begins with the same steps. The last episode may be cut.
 
     Args:
@@ -67,10 +67,7 @@ def choose_steps(steps: Sequence[Step], number: int, seed: int) -> list[int]:
 
 
 def first_episodes(steps: Sequence[Step], number: int, seed: int) -> list[int]:
-    """Rows of the first episodes of every task group, sorted.
-
-    These are the `number` episodes that `choose_steps` takes first.
-    """
+    """Rows of each task group's `number` episodes that `choose_steps` takes first, sorted."""
     rows: list[int] = []
     for queue in _queue_episodes(steps, seed):
         for episode in queue[:number]:

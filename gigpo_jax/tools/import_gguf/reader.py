@@ -205,10 +205,7 @@ def _place_tensor(
 
 
 class _Cursor:
-    """A place in a file.
-
-    Methods read what stands there and move on; they raise ValueError at the end of the file.
-    """
+    """A place in a file whose methods read and move on; ValueError at the end of the file."""
 
     def __init__(self, data: mmap.mmap, offset: int) -> None:
         self._data = data

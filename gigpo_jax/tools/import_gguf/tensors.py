@@ -104,7 +104,7 @@ def read_tensor(gguf: GgufFile, source: Source) -> np.ndarray:
 def order_rows(weights: np.ndarray, heads: int) -> np.ndarray:
     """Undoes the order of rows in files of the architecture llama.
 
-    These rotate neighbouring rows of a head together, transformers row i and row i + K/2.
+    These files rotate neighbouring rows of a head together, transformers row i and row i + K/2.
 
     Args:
       weights: [heads * K, ...].

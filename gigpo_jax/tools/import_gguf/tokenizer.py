@@ -49,7 +49,7 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
     """
     kind = gguf.get("tokenizer.ggml.model", str)
     split = str(gguf.fields.get("tokenizer.ggml.pre", UNNAMED))
-    # All Qwen models have one kind; those of llama differ.
+    # All Qwen models have one kind; llama models differ.
     if split == UNNAMED and gguf.architecture != "llama":
         split = "qwen2"
     if kind != "gpt2" or split not in SPLITS:

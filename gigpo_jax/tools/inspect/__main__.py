@@ -13,10 +13,7 @@ from gigpo_jax.tools.inspect.text import format_episodes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes or serves the page; returns the exit status.
-
-    It is 0 if done, 2 for bad input.
-    """
+    """Writes or serves the page; returns the exit status, 0 if done, 2 for bad input."""
     args = _make_parser().parse_args(argv)
     try:
         if len(args.runs) > 2:
@@ -65,10 +62,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def write_page(runs: Sequence[Path], path: Path) -> None:
-    """Writes the page of one run or two.
-
-    The file appears whole or not at all.
-    """
+    """Writes the page of one run or two; the file appears whole or not at all."""
     page = render_page(runs)
     try:
         with replace_file(path) as temporary:

@@ -26,7 +26,7 @@ from gigpo_jax.tools.inspect.example import find_example
 # (group, member, step) -> advantage, its standard error, and regret or None, as measured by
 # `gigpo_jax.tools.credit`.
 MeasuredSteps = Mapping[tuple[int, int, int], tuple[float, float, float | None]]
-MAX_EPISODES = 500  # of a run; those of the newest files come first
+MAX_EPISODES = 500  # of a run; episodes of the newest files come first
 MAX_BYTES = 18e6  # of a run's groups and pictures
 CURVES = ("episode/success_rate", "val/sampled/success_rate", "episode/length", "policy/entropy")
 SETTINGS = (
@@ -67,7 +67,7 @@ def collect_run(
     Args:
       folder: Workdir.
       name: Name of the run on the page; ids of its groups begin with it.
-      pictures: Numbers of PNG files; those of the run are added.
+      pictures: Numbers of PNG files; the run's files are added.
 
     Returns:
       The data of the page, and packed groups by their ids.
@@ -132,10 +132,7 @@ def _read_newest_groups(
 
 
 def list_rollouts(folder: Path) -> list[Path]:
-    """The files of saved rollouts, those with measured advantages first.
-
-    The newest ones follow.
-    """
+    """The files of saved rollouts, first those with measured advantages, each newest first."""
     measured_paths = sorted((folder / "credit").glob(f"*/rollouts{SUFFIX}"), reverse=True)
     return measured_paths + sorted((folder / "rollouts").glob(f"*{SUFFIX}"), reverse=True)
 
@@ -161,10 +158,7 @@ def pack_json(value: Any) -> str:
 
 
 def summarize_panel(folder: Path) -> dict[str, Any] | None:
-    """Success on the panel by task type, with 95% intervals.
-
-    It is of the first and the last evaluation of the run; None without an evaluation.
-    """
+    """Success by task type with 95% intervals, at the run's first and last evaluation, or None."""
     paths = sorted((folder / "evaluations").glob("iteration_*.json"))
     if not paths:
         return None
@@ -181,10 +175,7 @@ def summarize_panel(folder: Path) -> dict[str, Any] | None:
 
 
 def _summarize_types(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for all tasks, then one for each type.
-
-    Aborted episodes are left out.
-    """
+    """A row for all tasks, then one for each type; aborted episodes are left out."""
     outcomes = defaultdict(list)
     results = evaluation["results"]["sampled"]["won"]
     for task_type, won in zip(evaluation["types"], results, strict=True):
@@ -225,7 +216,7 @@ def summarize_groups(
             _describe_episode(episode, texts, pictures, measured_steps) for episode in episodes
         ]
         summary = _summarize_group(rollouts.iteration, episodes, contents)
-        # A vocabulary may have over 100,000 pieces; a group needs those of its responses.
+        # A vocabulary may have over 100,000 pieces; a group needs the pieces of its responses.
         tokens: set[int] = set()
         for episode in episodes:
             for step in episode.steps:
@@ -265,10 +256,7 @@ def _summarize_group(
 
 
 def measure_disagreement(step: SavedStep) -> float:
-    """The smaller magnitude of two opposite advantages, else 0.
-
-    These are the episode advantage and the step advantage: they contradict each other.
-    """
+    """The smaller magnitude of the episode and the step advantage if their signs differ, else 0."""
     episode_advantage = step.episode_advantage or 0.0
     step_advantage = step.step_advantage or 0.0
     # Equal signs, or one of them says nothing.
@@ -283,10 +271,7 @@ def _describe_episode(
     pictures: dict[bytes, int],
     measured_steps: MeasuredSteps,
 ) -> dict[str, Any]:
-    """An episode as JSON values.
-
-    Its texts and pictures are added to the tables of numbers.
-    """
+    """An episode as JSON values; its texts and pictures are added to the tables of numbers."""
     steps = []
     for index, step in enumerate(episode.steps):
         measurement = measured_steps.get((episode.group, episode.member, index))
@@ -314,7 +299,7 @@ def _describe_step(
         # Prompts repeat observations of their group: a table of distinct texts makes pages small.
         return texts.setdefault(text, len(texts))
 
-    # Behind those of earlier observations in the prompt. Agent programs may mark none: -0 is all.
+    # Behind pictures of earlier observations of the prompt. Agent programs may mark none; -0: all.
     seen_pictures = step.pictures[-step.observation.count(IMAGE) :]
     return {
         "prompt": number_text(step.prompt),

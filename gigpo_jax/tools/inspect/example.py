@@ -35,10 +35,7 @@ def find_example(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None
 
 
 def _score_step(step: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> float:
-    """How good an example a step is; 0: none.
-
-    It is compared with those from its state.
-    """
+    """How good an example a step is beside the other steps from its state; 0 if it is none."""
     # The return of a step, not the outcome of its episode: what came before is not its credit.
     own_returns = [member["return"] for member in members if member["action"] == step["action"]]
     other_returns = [member["return"] for member in members if member["action"] != step["action"]]

@@ -39,9 +39,9 @@ def render_page(folders: Sequence[Path], *, live: bool = False) -> str:
 
 
 def encode_for_script(value: Any) -> str:
-    """Encodes a value as JSON for a script element.
+    """Encodes a value as JSON that cannot end the script element it stands in.
 
-    No text in it can end the element: it has no `<`, `>` or `&`, and no line ends of JavaScript.
+    The result has no `<`, `>` or `&`, and no line ends of JavaScript.
     """
     # json.dumps writes ASCII: U+2028, a line end of JavaScript, is escaped already.
     text = json.dumps(value, separators=(",", ":"))

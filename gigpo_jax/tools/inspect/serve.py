@@ -34,9 +34,7 @@ def describe_version(folders: Sequence[Path]) -> str:
 
 
 def make_server(folders: Sequence[Path], port: int) -> http.server.ThreadingHTTPServer:
-    """Makes a local server of the page `/` and `/version`.
-
-    Its address is 127.0.0.1.
+    """Makes a server on 127.0.0.1 with the page at `/` and its version at `/version`.
 
     Args:
       folders: Workdirs.

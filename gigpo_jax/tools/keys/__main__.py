@@ -13,10 +13,7 @@ from gigpo_jax.tools.keys.verl_agent import translate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints keys that fit all patterns; returns the exit status.
-
-    It is 0 if done, 2 if none fits.
-    """
+    """Prints keys that fit all patterns; returns the exit status, 0 if done, 2 if no key fits."""
     parser = argparse.ArgumentParser(
         prog="gigpo keys",
         description="Prints config keys: name, default, meaning, allowed values. Set one with "
@@ -57,10 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _describe_all() -> Iterator[tuple[str, str]]:
-    """Name and description of each key and option.
-
-    Options are those of environments and algorithms.
-    """
+    """Name and description of each key, and of each option of environments and algorithms."""
     for name, key in KEYS.items():
         yield name, _describe_setting(key)
     sections = {

@@ -15,7 +15,7 @@ from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.envs.panels import freeze_tasks
 
 TEMPLATES = Path(__file__).parent / "templates"
-SUFFIX = ".txt"  # of a template; its name without it is that of the file
+SUFFIX = ".txt"  # of a template; its name without it is the file's name
 PANEL_TASKS = 16  # of each type
 NEXT = {
     "env": """written: {folder}/ (README.md says what is where)
@@ -54,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_files(kind: str, name: str, folder: Path) -> None:
-    """Writes the files of a kind into a new folder.
-
-    It appears whole or not at all.
+    """Writes the files of a kind into a new folder, which appears whole or not at all.
 
     Args:
       kind: "env" or "algorithm".

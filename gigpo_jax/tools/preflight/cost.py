@@ -49,8 +49,8 @@ _ATTENTION = {
 }
 
 
-# In the name of a call of `models.decode_kernel`. Its products are few beside those of the weights,
-# and do not count.
+# In the name of a call of `models.decode_kernel`. Its products do not count: they are few beside
+# the products with weights.
 _DECODE_KERNEL = "decode_attention"
 # Fragments of the names of products that are grouped by expert.
 _GROUPED = ("ragged-dot-none", "tgmm")
@@ -74,9 +74,9 @@ class Cost:
 
 
 def count_cost(program: Program, trips: Sequence[int]) -> Cost:
-    """Counts the cost of a program.
+    """Counts the cost of a program, where a conditional counts as its cheapest branch.
 
-    A conditional counts as its cheapest branch: the sampler's conditionals are for top-k and top-p.
+    The conditionals are the sampler's, for top-k and top-p, which are off by default.
 
     Args:
       program: Compiled program.
@@ -178,17 +178,14 @@ def _moved_bytes(program: Program, computation: Computation, step: Instruction) 
 def _cache_bytes(value: Instruction) -> int:
     """Bytes of an operand that the decode kernel reads.
 
-    Of a cache [L, S, G, C, K], those of the filled part of one layer.
+    Of a cache [L, S, G, C, K] the kernel reads the filled part of one layer.
     """
     dims = value.shapes[0].dims
     return int(FILL * value.bytes / dims[0]) if len(dims) == 5 else value.bytes
 
 
 def _new_arrays(inputs: list[Instruction], step: Instruction) -> list[Shape]:
-    """The arrays that an instruction makes.
-
-    The result of an asynchronous instruction names its inputs too.
-    """
+    """The arrays that an instruction makes, without the inputs that an asynchronous one names."""
     results = list(step.shapes)
     if step.opcode.endswith("-start"):
         for value in inputs:
@@ -207,10 +204,7 @@ def _results(body: Computation, fusion: Instruction) -> list[tuple[Shape, Instru
 
 
 def _read_bytes(program: Program, body: Computation, value: Instruction) -> int:
-    """Bytes of a parameter that a fused computation reads.
-
-    Of a sliced one, those of the slices.
-    """
+    """Bytes of a parameter that a fused computation reads, which are its slices if it is sliced."""
     whole = sum(shape.bytes for shape in value.shapes)
     read = 0
     for user in body.users(value.name):
@@ -236,10 +230,7 @@ def _read_bytes(program: Program, body: Computation, value: Instruction) -> int:
 
 
 def _written_bytes(body: Computation, value: Instruction) -> int:
-    """Bytes that a fused computation writes.
-
-    Of an update in place, those of the update.
-    """
+    """Bytes that a fused computation writes; of an update in place only the update."""
     if value.opcode == "bitcast":
         return _written_bytes(body, body.by_name[value.operands[0]])
     if value.opcode in ("dynamic-update-slice", "scatter"):
@@ -297,8 +288,8 @@ def _count_operations(program: Program, computation: Computation, step: Instruct
 def _convolution_operations(computation: Computation, step: Instruction) -> float:
     """Operations of a convolution.
 
-    On TPUs a product is written as one. The axes of a batch are then spatial axes with holes
-    between the entries.
+    On TPUs a matrix product is written as a convolution. The axes of a batch are then spatial axes
+    with holes between the entries.
     """
     image_shape, kernel_shape = (computation.by_name[name].shapes[0] for name in step.operands[:2])
     names, _, out_names = step.attribute("dim_labels").partition("->")
@@ -338,10 +329,7 @@ def _convolution_operations(computation: Computation, step: Instruction) -> floa
 
 
 def _custom_call_operations(program: Program, computation: Computation, step: Instruction) -> float:
-    """Operations of custom calls.
-
-    These are cuBLAS products, attention kernels, and Pallas kernels with an estimate.
-    """
+    """Operations of cuBLAS products, attention kernels, and Pallas kernels with an estimate."""
     inputs = [computation.by_name[name].shapes[0] for name in step.operands]
     target = step.attribute("custom_call_target").strip('"')
     estimate = re.search(r'"cost_estimate":\{[^{}]*"flops":"?(\d+)', step.attributes)
@@ -354,7 +342,7 @@ def _custom_call_operations(program: Program, computation: Computation, step: In
     for fragment, (products, token_axis) in _ATTENTION.items():
         # The other kernels state no count of operations, so their names tell what they are.
         if fragment in step.name or fragment in target:
-            # cuDNN has them first. Before those of splash attention come masks, which are no
+            # cuDNN has them first. Before the inputs of splash attention come masks, which are no
             # floats, and offsets.
             floats = [shape for shape in inputs if shape.dtype.startswith(("f", "bf"))]
             query = inputs[0] if "fmha" in target else max(floats, key=lambda x: x.elements)
@@ -366,8 +354,8 @@ def _custom_call_operations(program: Program, computation: Computation, step: In
 def _expert_share(program: Program, inputs: Sequence[Shape], step: Instruction) -> float:
     """Share of its rows that a grouped product multiplies.
 
-    A device that holds some of the experts has the rows of all, and multiplies those of its own.
-    Tokens are assumed to choose all experts equally often.
+    A device that holds some of the experts has the rows of all experts, and multiplies the rows of
+    its own ones. Tokens are assumed to choose all experts equally often.
     """
     if not program.experts or not any(name in step.attributes for name in _GROUPED):
         return 1.0

@@ -32,7 +32,7 @@ class CompiledEngine:
       programs: Programs of the engine.
       cache: Shapes of the engine's cache.
       params: Shapes of the engine's weights.
-      copies_weights: Whether the engine has weights of its own beside those of the hand-over.
+      copies_weights: Whether the engine has its own weights beside the weights of the hand-over.
     """
 
     programs: list[Compiled]
@@ -49,10 +49,9 @@ def compile_engine(
     images: ImageSizes | None,
     engine_devices: Sequence[jax.Device],
 ) -> CompiledEngine:
-    """Compiles the engine's programs.
+    """Compiles the hand-over of weights, the longest prefill, and the decoding of all slots.
 
-    These are the hand-over of weights, the longest prefill, and the decoding of all slots; with
-    images also their encoding. Each image is assumed to be shown once.
+    With images it also compiles their encoding. Each image is assumed to be shown once.
 
     Args:
       config: Resolved config.

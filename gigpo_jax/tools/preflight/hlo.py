@@ -18,10 +18,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 @dataclass(frozen=True)
 class Shape:
-    """An array: element type, dimensions and memory space.
-
-    Space 0 is the device's main memory.
-    """
+    """An array: element type, dimensions and memory space, where 0 is the device's main memory."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -77,10 +74,7 @@ class Instruction:
         return dict(_called_computations(self.attributes))
 
     def attribute(self, name: str) -> str:
-        """The value of `name=value` or `name={...}`.
-
-        It has no braces, and is "" if there is none.
-        """
+        """The value of `name=value` or of `name={...}` without the braces; "" if there is none."""
         match = re.search(rf"\b{name}=(?:\{{([^{{}}]*)\}}|([^\s,]+))", self.attributes)
         if match is None:
             return ""
@@ -157,9 +151,9 @@ class Program:
         return self.computations[fusion.called["calls"][0]]
 
     def constant_trips(self, loop: Instruction) -> int | None:
-        """Number of turns of a `while` if constant; else None.
+        """Number of turns of a `while`, if it is constant, else None.
 
-        XLA notes it, or the condition counts from 0 to it.
+        XLA notes the number, or the condition counts from 0 to it.
         """
         note = _TRIPS.search(loop.attributes)
         if note:
@@ -193,10 +187,7 @@ def _parse_instruction(line: str) -> Instruction:
 
 
 def _end_of_type(text: str) -> int:
-    """Index where the type ends.
-
-    It is behind a tuple's closing parenthesis, or at the first space.
-    """
+    """Index where the type ends: behind a tuple's closing parenthesis, or at the first space."""
     if text.startswith("("):
         return _closing_index(text[1:]) + 2
     return text.index(" ")
@@ -214,7 +205,7 @@ def _closing_index(text: str) -> int:
 
 def _parse_shapes(text: str) -> Iterator[Shape]:
     for dtype, dims, layout in _SHAPE.findall(text):
-        # S(1) and above are on-chip memories or those of the host.
+        # S(1) and above are memories on the chip or of the host.
         space = re.search(r"S\((\d+)\)", layout)
         yield Shape(
             dtype,

@@ -76,10 +76,7 @@ def compile_learner(
 
 
 def _lower(jitted: Any, *args: Any) -> jax.stages.Lowered:
-    """Lowers a jitted function.
-
-    Its type does not show that it is one.
-    """
+    """Lowers a jitted function, whose type does not show that it is one."""
     return jitted.lower(*args)
 
 

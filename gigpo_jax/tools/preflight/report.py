@@ -82,19 +82,13 @@ def device_bytes(tree: Any) -> int:
 
 
 def shape_key(dims: Iterable[int]) -> tuple[int, ...]:
-    """A key that is equal for transposed arrays.
-
-    Axes of length 1 do not change it.
-    """
+    """A key that is equal for transposed arrays and ignores axes of length 1."""
     # A copy into another layout transposes the array; its lengths still name it.
     return tuple(sorted(n for n in dims if n > 1))
 
 
 def name_arrays(arrays: Arrays, cache: Any) -> dict[tuple[int, ...], str]:
-    """Names of a device's arrays by `shape_key`.
-
-    Each is there whole, and one layer of it.
-    """
+    """Names of a device's arrays by `shape_key`: of each array, and of one layer of it."""
     names: dict[tuple[int, ...], str] = {}
     trees = {"weights": (arrays.state.params, arrays.policy.frozen), "KV cache": cache}
     for name, tree in trees.items():

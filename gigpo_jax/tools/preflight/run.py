@@ -49,7 +49,7 @@ def run(config: ConfigDict, target_name: str, out: str, *, server: bool = False)
       config: Resolved config.
       target_name: Key of `targets.TARGETS`.
       out: JSON file for the numbers, or "".
-      server: Whether the programs are those of `gigpo engine`, which trains nothing.
+      server: Whether `gigpo engine` runs the programs; it trains nothing.
 
     Raises:
       InputError: there is no such target or model, or the config does not fit; then `out` was
@@ -113,8 +113,8 @@ def examine(
 ) -> dict[str, Any]:
     """The report's numbers: bytes, operations and seconds of one device.
 
-    `tensor`, `images` and `engine_devices` are arguments of `compile_engine`; without `trains`
-    there are no others than the engine's programs and arrays.
+    `tensor`, `images` and `engine_devices` are arguments of `compile_engine`. Without `trains` the
+    report has the engine's programs and arrays alone.
     """
     arrays = run_arrays(config, shape, mesh)
     programs = list(compile_learner(config, shape, mesh, arrays, images)) if trains else []
@@ -179,9 +179,7 @@ def _parts_in_memory(config: ConfigDict, resident: dict[str, int], program: str)
 
 
 def check_fit(config: ConfigDict, result: dict[str, Any]) -> None:
-    """Refuses a config that does not fit.
-
-    The message names the key of the largest part in memory.
+    """Refuses a config that does not fit, with the key of the largest part in memory.
 
     Raises:
       InputError: a program needs more memory than a device has.

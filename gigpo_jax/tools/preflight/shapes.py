@@ -122,13 +122,13 @@ def step_batch(
     """A minibatch with prompts and responses of `config.sampling`'s lengths."""
     length = config.batch.row_length
     longest = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    # In a segment of several steps all tokens but those of messages may be of responses.
+    # In a segment of several steps all tokens but the messages' may belong to responses.
     responses = min(segment_steps(config) * config.sampling.max_response_tokens, longest)
     capacity = response_capacity(longest, responses, responses, length)
     sharding = NamedSharding(mesh, P(None, ROWS))
 
     def rows_of(width: int, dtype: Any) -> jax.ShapeDtypeStruct:
-        # The first axis is that of the loop over microbatches; rows are split over devices.
+        # The loop over microbatches has the first axis; rows are split over devices.
         # A field may have several numbers a token, as a part of its type.
         base = np.dtype(dtype)
         dims = (microbatches, config.batch.rows, width, *base.shape)

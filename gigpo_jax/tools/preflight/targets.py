@@ -51,14 +51,14 @@ class Target:
     topology: str = ""
 
 
-# The memory of TPUs is what libtpu leaves for programs, and not that of the data sheet.
+# The memory of TPUs is what libtpu leaves for programs, not the size in the data sheet.
 _V5E = Chip("tpu", int(15.75 * GIB), 197e12, 819e9, 200e9)
 _V5P = Chip("tpu", int(95.74 * GIB), 459e12, 2765e9, 600e9)
 _V6E = Chip("tpu", int(31.25 * GIB), 918e12, 1640e9, 400e9)
 # The memory that a driver reports, less than 80 GiB.
 _H100 = Chip("cuda", 84929347584, 989e12, 3352e9, 450e9)
 _H100_HOSTS = replace(_H100, link=50e9)  # several hosts: a network of 400 Gbit/s a GPU
-# Devices of this machine, which share its memory. The speeds are those of two cores.
+# Devices of this machine, which share its memory. The speeds are the speeds of two cores.
 _CPU = Chip("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1e11, 2e10, 1e10)
 _CPU_8 = replace(_CPU, memory=_CPU.memory // 8)
 
@@ -120,10 +120,10 @@ def believe_in_hopper() -> None:
 
 
 def target_devices(target: Target) -> Sequence[jax.Device]:
-    """Devices to compile for, not to run on.
+    """Devices to compile for, not to run on; only `cpu` devices are real.
 
-    Those of `cpu` are real. To be called before anything else uses jax in this process, which then
-    leaves the machine's accelerators alone.
+    This must be called before anything else uses jax in this process, which then leaves the
+    machine's accelerators alone.
     """
     # Only the compiler of the target is used, never a device of this machine.
     jax.config.update("jax_platforms", "cpu")
