@@ -10,6 +10,7 @@ the first of a shortest path to the goal.
 
 import random
 import zlib
+from typing import Any
 
 import verifiers as vf
 from datasets import Dataset
@@ -78,7 +79,9 @@ def make_dataset(split: str, rows: int) -> Dataset:
 class LakeMoves(vf.MultiTurnEnv):
     """Two turns: the second message shows the second lake."""
 
-    async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs) -> vf.Messages:
+    async def env_response(
+        self, messages: vf.Messages, state: vf.State, **kwargs: Any
+    ) -> vf.Messages:
         """The second lake."""
         return [vf.UserMessage(content=state["info"]["second"])]
 
