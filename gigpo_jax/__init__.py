@@ -10,10 +10,7 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `load` on first use.
-
-    Environments and tokenizers must not bring jax along.
-    """
+    """Imports `load` on first use, so that environments and tokenizers do not import jax."""
     if name == "load":
         from gigpo_jax.engines.text_model import TextModel
 

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy:
-    """A language model with its tokenizer.
-
-    It has an adapter too, if one is trained.
+    """A language model with its tokenizer, and with its adapter if one is trained.
 
     Attributes:
       config: Shape of the model.
@@ -72,16 +70,13 @@ class Policy:
 
     @property
     def frozen(self) -> Any:
-        """The parameters that updates do not change.
-
-        None if all are trained.
-        """
+        """The parameters that updates do not change; None if all are trained."""
         return None if self.adapter is None else self.params
 
     def whole(self, trained: Any) -> Any:
-        """All parameters, with other trained ones.
+        """Returns all parameters, the trained ones replaced by `trained`, for an engine or a file.
 
-        They are for an engine or a file. Frozen parameters are not copied.
+        Frozen parameters are not copied.
         """
         if self.adapter is None:
             return trained
@@ -212,10 +207,9 @@ def check_vision(config: ConfigDict, vision: "VisionConfig | None") -> None:
 def start_adapter(
     config: ConfigDict, shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh
 ) -> tuple[Any, float]:
-    """Returns a run's starting adapter and its scale.
+    """Returns a run's starting adapter and its scale, or None and 1 without `model.lora`.
 
-    None and 1 without `model.lora`. The adapter is read from `model.lora.path` or drawn from the
-    seed.
+    The adapter is read from `model.lora.path` or drawn from the seed.
 
     Raises:
       InputError: its rank is not low, or the folder that it is read from holds no such adapter.
@@ -245,10 +239,7 @@ def start_adapter(
 
 
 def lora_config(config: ConfigDict) -> "LoraConfig | None":
-    """Returns the shape of the adapter of `model.lora`.
-
-    None if its rank is 0.
-    """
+    """Returns the shape of the adapter of `model.lora`, or None if its rank is 0."""
     settings = config.model.lora
     if not settings.rank:
         return None
@@ -258,20 +249,14 @@ def lora_config(config: ConfigDict) -> "LoraConfig | None":
 
 
 def param_shardings(shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh) -> Any:
-    """Returns the sharding of each parameter.
-
-    It follows from the model's axis names and `mesh.RULES`.
-    """
+    """Returns the sharding of each parameter by the model's axis names and `mesh.RULES`."""
     return _shard(mesh, decoder.logical_axes(shape), decoder.abstract_params(shape))
 
 
 def adapter_shardings(
     shape: decoder.DecoderConfig, adapter: "LoraConfig", mesh: jax.sharding.Mesh
 ) -> Any:
-    """Returns the sharding of each array of an adapter.
-
-    It is that of the outer axes of the adapter's kernels.
-    """
+    """Returns the sharding of each array of an adapter: as the outer axes of its kernel."""
     from gigpo_jax.models import lora
 
     return _shard(mesh, lora.adapter_axes(shape, adapter), lora.abstract_adapter(shape, adapter))
@@ -395,9 +380,9 @@ def trunk_function(
 
 
 def longest_tree(config: ConfigDict) -> int:
-    """Tokens of the largest tree of texts.
+    """Returns the tokens of the largest tree of texts that attention is planned for.
 
-    Attention then reads as many keys as it reads for texts that share nothing.
+    Attention then reads as many keys as for texts that share nothing.
     """
     row = config.batch.row_length
     return _longest_text(config) if reads_bands(row, _longest_text(config)) else row

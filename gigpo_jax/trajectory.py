@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarray) -> bool:
-    """Tests whether tokens continue a prompt and its response.
-
-    They then begin with both, and have more. All are [k] i32.
-    """
+    """Tests whether `tokens` starts with prompt + response and is longer; all are [k] i32."""
     start = len(prompt)
     end = start + len(response)
     # The response first: step prompts share long beginnings, and differ there.
@@ -30,10 +27,9 @@ def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarra
 
 
 def mean_uncertainty(logprobs: np.ndarray, entropies: np.ndarray | None) -> float:
-    """The mean entropy over response tokens, nats.
+    """Returns the mean entropy over response tokens, nats; 0 without tokens.
 
-    Without entropies it is estimated by the mean of -log p, whose expectation it is. It is 0
-    without tokens.
+    Without entropies it is estimated by the mean of -log p, whose expectation is the entropy.
     """
     values = -logprobs if entropies is None else entropies
     return float(np.sum(values, dtype=np.float64)) / max(len(values), 1)
@@ -115,10 +111,7 @@ class Turn:
         return mean_uncertainty(self.logprobs, self.entropies)
 
     def continues(self, earlier: "Turn") -> bool:
-        """Tests whether the prompt goes on from an earlier turn.
-
-        It then begins with that prompt and its whole response.
-        """
+        """Tests whether the prompt begins with an earlier turn's prompt and whole response."""
         return continues_tokens(self.prompt_tokens, earlier.prompt_tokens, earlier.response_tokens)
 
 
@@ -242,14 +235,12 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a finished episode, or a summary.
-
-    It is a row of all per-step computations.
+    """A step of a finished episode, or a summary: one row of all per-step computations.
 
     Attributes:
       trajectory: Index of the episode in the rollout.
-      step: Index of the environment step in the episode, from 0; of a summary that of the step
-        after it.
+      step: Index of the environment step in the episode, from 0; a summary has the index of the
+        step after it.
       group: Task group of the episode.
       turn: Prompt, response, action and reward.
       type: Task type of the episode.
@@ -260,7 +251,8 @@ class Step:
       forked: Whether the episode begins in a state of an earlier one.
       past_actions: Actions that were replayed before the episode's first turn.
       summaries: Number of summaries before it in the episode.
-      strategy: Index of the episode's strategy in its group; that of the episode if it has its own.
+      strategy: Index of the episode's strategy in its group; an episode with a strategy of its own
+        has its own index.
     """
 
     trajectory: int
@@ -284,9 +276,9 @@ class Step:
 
 
 def gives_signal(group: Sequence[Trajectory]) -> bool:
-    """Tests whether a group's episodes differ in score or return.
+    """Tests whether a task's group has episodes that differ in score or return.
 
-    The group is that of a task; aborted episodes do not count.
+    Aborted episodes do not count.
     """
     # Both: rewards on the way can differ where the scores at the end are the same.
     outcomes = {
@@ -299,10 +291,10 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """Returns the steps of all finished episodes, and their summaries.
+    """Returns the steps and summaries of finished episodes, in rollout order.
 
-    These were neither aborted nor replaced; they are in rollout order. A strategy of several
-    episodes is a row of the first of them alone.
+    Episodes that were aborted or replaced are left out. A strategy of several episodes is a row of
+    the first of them alone.
     """
     steps = []
     strategies: set[tuple[int, int]] = set()

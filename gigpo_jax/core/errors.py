@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 class InputError(Exception):
-    """A bad config, flag, file or folder.
+    """A bad config, flag, file or folder, worded as "KEY=VALUE: REASON; FIX".
 
-    It is worded as "KEY=VALUE: REASON; FIX". `gigpo_jax.main` and the other commands print that
-    line and exit with `status`, without a traceback.
+    `gigpo_jax.main` and the other commands print that line and exit with `status`, without a
+    traceback.
 
     Attributes:
       reason: Description of the problem.
@@ -39,18 +39,14 @@ class InputError(Exception):
         return f"{message}; {self.fix}" if self.fix else message
 
     def with_key(self, key: str) -> "InputError":
-        """Returns the same error under another name of its key.
-
-        The user knows the key by that name.
-        """
+        """Returns the same error under the name by which the user knows its key."""
         return InputError(self.reason, key=key, value=self.value, fix=self.fix)
 
 
 class StorageError(Exception):
-    """A file of a run cannot be written.
+    """A file of a run cannot be written; the text is a line with the path, the reason and the fix.
 
-    Its text is one line with the path, the reason and the fix. `gigpo_jax.main` prints that line
-    and exits with `status`, without a traceback.
+    `gigpo_jax.main` prints that line and exits with `status`, without a traceback.
     """
 
     status = 1
@@ -58,10 +54,7 @@ class StorageError(Exception):
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns a block's `OSError` into a `StorageError`.
-
-    The block writes `path`.
-    """
+    """Turns an `OSError` of a block that writes `path` into a `StorageError`."""
     try:
         yield
     except OSError as err:
@@ -72,10 +65,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def storage_fix(code: int | None) -> str:
-    """Returns the remedy for a failed write.
-
-    `code` is the error number of the operating system.
-    """
+    """Returns the remedy for a failed write by `code`, the operating system's error number."""
     # These say nothing about the disk, although they come from the same `open` calls.
     if code in (errno.EMFILE, errno.ENFILE):
         return "raise the limit of open files (ulimit -n)"
@@ -83,10 +73,9 @@ def storage_fix(code: int | None) -> str:
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Returns at most three names like a misspelt one.
+    """Returns at most three names like a misspelt one, or names that end with its last component.
 
-    Where there are none, those that end with its last component. The last component of `a.b` is
-    `b`: a key without its section is recognised.
+    The last component of `a.b` is `b`: so a key without its section is recognised.
     """
     # A list, because `names` may be an iterator and is read twice.
     candidates = list(names)
@@ -105,10 +94,7 @@ def first_line(err: Exception) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Escapes control characters for a terminal.
-
-    ANSI sequences are such; line ends stay.
-    """
+    """Escapes control characters for a terminal, ANSI sequences among them; line ends stay."""
     return "".join(
         # Not `ascii` alone: letters and signs of other languages stay readable.
         char if char.isprintable() or char == "\n" else ascii(char)[1:-1]

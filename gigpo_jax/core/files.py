@@ -17,9 +17,9 @@ from gigpo_jax.core.errors import InputError, storage_errors
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary path, which then replaces `path`.
+    """Yields a temporary path for the block to write, which then replaces `path`.
 
-    The block writes it. It is removed if the block raises.
+    It is removed if the block raises.
     """
     # A neighbour of `path`: a rename is atomic only within a file system.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -35,9 +35,9 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replace_folder(path: Path, *, full: bool = False) -> Iterator[Path]:
-    """Yields a temporary folder, which is then renamed to `path`.
+    """Yields a temporary folder for the block to fill, which is then renamed to `path`.
 
-    The block fills it. It is removed if the block raises.
+    It is removed if the block raises.
 
     Args:
       full: Permission to replace a folder with files. Processes that opened its files keep them.
@@ -106,9 +106,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_writable(folder: Path, flag: str) -> None:
-    """Checks that a file can be made in a folder.
+    """Checks that a file can be made in a folder, or in its nearest parent that exists.
 
-    It makes and removes one there, or in the nearest parent that exists.
+    The check makes a file there and removes it.
 
     Raises:
       InputError: that fails; the message names the command-line flag.

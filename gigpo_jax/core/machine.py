@@ -21,10 +21,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describes the machine as JSON values.
-
-    The CPU, its caches and instruction sets, and the versions of libraries.
-    """
+    """Describes the CPU, its caches and instruction sets, and library versions as JSON values."""
     fields = _read_cpu()
     flags = fields.get("flags", "").split()
     return {
@@ -40,10 +37,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def name_type(machine: Mapping[str, Any]) -> str:
-    """Names the type of a machine of `describe_machine`.
-
-    The words tell what decides the last bits of results.
-    """
+    """Names the type of a machine of `describe_machine`: what decides the last bits of results."""
     # Every field may be missing: records of other versions of the package are read as well.
     packages = machine.get("packages", {})
     words = [
@@ -59,20 +53,14 @@ def name_type(machine: Mapping[str, Any]) -> str:
 
 
 def fingerprint_cpu() -> str:
-    """Returns a short hash of the CPU.
-
-    It covers the model and all features.
-    """
+    """Returns a short hash of the CPU's model and all its features."""
     fields = _read_cpu()
     text = "\n".join((platform.machine(), _name_cpu(fields), fields.get("flags", "")))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_types(folder: Path) -> tuple[str, ...]:
-    """Reads the types of the machines of a run.
-
-    `folder` is its workdir; none if it has no record.
-    """
+    """Reads the machine types of the run in `folder`; none if the folder has no record."""
     try:
         starts = json.loads((folder / RECORD).read_text(encoding="utf-8"))["starts"]
         return tuple(dict.fromkeys(name_type(start) for start in starts))
@@ -93,10 +81,7 @@ def _count_threads() -> int:
 
 
 def _read_cpu() -> dict[str, str]:
-    """Reads the fields of the first core.
-
-    Empty where the system does not list them.
-    """
+    """Reads the fields of the first core; empty where the system does not list them."""
     try:
         # A block for each core, with an empty line between. One suffices, and the others differ in
         # fields such as the current clock rate.

@@ -12,10 +12,7 @@ ROOT = _PACKAGE / "data" if (_PACKAGE / "data").is_dir() else _PACKAGE.parent
 
 
 def locate_file(path: str) -> Path:
-    """Finds the file of a config's path.
-
-    It is in the working directory, or else in the package.
-    """
+    """Finds the file of a config's path in the working directory, or else in the package."""
     packaged_path = ROOT / path
     if packaged_path.exists() and not Path(path).exists():
         return packaged_path
@@ -23,7 +20,7 @@ def locate_file(path: str) -> Path:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of the package.
+    """Returns the command that installs an extra of the package.
 
     No index has the package: it comes from the clone that runs, or else from the wheel.
     """

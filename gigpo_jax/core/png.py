@@ -15,9 +15,7 @@ _UP = 2
 
 
 def encode_png(image: np.ndarray) -> bytes:
-    """Encodes an image as a PNG file.
-
-    It has a palette up to 256 colours, else RGB.
+    """Encodes an image as a PNG file, with a palette up to 256 colours and else as RGB.
 
     Args:
       image: Pixels, uint8 [H, W, 3].

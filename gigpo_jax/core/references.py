@@ -64,9 +64,7 @@ def load_reference(reference: str, *, key: str) -> Any:
 
 
 def find_entry(name: str, table: Mapping[str, _T], kind: type[_T], *, key: str) -> _T:
-    """Finds an entry of a table or a named object.
-
-    The object that "module:NAME" names must be of the entries' type.
+    """Finds an entry of a table, or the object "module:NAME" of the entries' type.
 
     Raises:
       InputError: Unknown name, with the valid ones; or an object of another type.

@@ -60,10 +60,7 @@ class Setting:
     rule: Rule = ANY
 
     def complaint(self, value: Any) -> str:
-        """Returns the reason why a value is invalid by itself.
-
-        "" if it is valid.
-        """
+        """Returns the reason why a value is invalid by itself, or "" if it is valid."""
         kind = type(self.default)
         # An int is a valid float, but a bool is no valid int: the types are compared, not classes.
         if type(value) is not kind and not (kind is float and type(value) is int):

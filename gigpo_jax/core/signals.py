@@ -28,7 +28,7 @@ def end_at_signals() -> None:
 def end_at_second_signal() -> None:
     """Ends the process at a second signal, whatever it computes.
 
-    A thread reads the signals: the main thread handles none while it waits inside of jax.
+    A thread reads the signals, because the main thread handles none while it waits inside of jax.
     """
     receiver, sender = socket.socketpair()
     sender.setblocking(False)
@@ -50,10 +50,10 @@ def end_at_second_signal() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process with the exit status of a signal.
+    """Ends the process with the exit status of a signal, without waiting for other threads.
 
-    Threads that wait for the device are not waited for: ended by Python's own exit, they abort the
-    process with messages of C++.
+    Threads that wait for the device would abort the process with messages of C++ if Python's own
+    exit ended them.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

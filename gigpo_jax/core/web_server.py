@@ -50,10 +50,10 @@ def host_error(header: str | None, bound_host: str, flag: str = "") -> str:
 
 
 def refuse_foreign_hosts(app: Any, bound_host: str, flag: str) -> Any:
-    """Returns an ASGI application that checks Host and Origin.
+    """Returns an ASGI application that checks Host and Origin before `app` sees a request.
 
-    It does so before `app` sees a request. A browser names the page that sends a form or opens a
-    websocket as the Origin; other programs send none.
+    A browser names the page that sends a form or opens a websocket as the Origin; other programs
+    send none.
 
     Args:
       app: ASGI application.
@@ -106,7 +106,7 @@ def file_limit() -> int:
 
 
 def is_server_fault(record: logging.LogRecord) -> bool:
-    """Tests whether an aiohttp record is no client's mistake.
+    """Tests whether an aiohttp record is a fault of the server and no mistake of a client.
 
     Mistakes of clients are broken requests or bodies and closed connections. As the filter of a
     server's logger it keeps their tracebacks out of the log.
@@ -186,10 +186,7 @@ class ConnectionGuard:
         self._log_rarely(f"closed {self._closed} connections without an accepted request so far")
 
     def _handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Logs connections that cannot be accepted as one line.
-
-        It replaces the traceback of each of them.
-        """
+        """Logs connections that cannot be accepted as one line in place of their tracebacks."""
         error = context.get("exception")
         if isinstance(error, OSError) and "accept" in context.get("message", ""):
             self._log_rarely(f"connections cannot be accepted: {error.strerror}")

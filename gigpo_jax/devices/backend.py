@@ -12,9 +12,7 @@ from gigpo_jax.devices.program_cache import use_program_cache
 
 
 def start_backend(config: ConfigDict) -> None:
-    """Starts JAX's backend as the config says.
-
-    It gets the config's number of CPU threads and its cache of compiled programs.
+    """Starts JAX's backend with the config's number of CPU threads and cache of compiled programs.
 
     Args:
       config: Config with `compilation`.

@@ -80,9 +80,9 @@ def local_rows(mesh: Mesh, rows: int) -> int:
 
 
 def wait_for(result: Any) -> None:
-    """Waits for arrays of the device.
+    """Waits for arrays of the device, and handles signals meanwhile.
 
-    Signals are handled meanwhile, which a wait inside of jax would not allow.
+    A wait inside of jax would not handle them.
     """
     arrays: list[Any] = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
     for array in arrays:
@@ -91,9 +91,7 @@ def wait_for(result: Any) -> None:
 
 
 def global_batch(mesh: Mesh, batch: Any) -> Any:
-    """Joins the hosts' minibatches to global arrays.
-
-    They are [M, B, ...], split by rows.
+    """Joins the hosts' minibatches to global arrays, [M, B, ...], split by rows.
 
     Args:
       mesh: Mesh of the learner.
@@ -139,10 +137,7 @@ def _global_image_index(mesh: Mesh, images: "Images") -> np.ndarray:
 
 
 def all_hosts(values: np.ndarray) -> np.ndarray:
-    """Gathers every host's small array: [k] -> [hosts, k].
-
-    All hosts must call it, in the same order.
-    """
+    """Gathers every host's small array, [k] -> [hosts, k]; all hosts call it in the same order."""
     if jax.process_count() == 1:
         return values[None]
     # A collective on the devices: it waits for all hosts, without a limit of its own

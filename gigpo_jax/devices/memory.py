@@ -168,9 +168,9 @@ def _mesh_sizes(config: ConfigDict, devices: int) -> dict[str, int]:
 
 
 def _parameter_groups(config: ConfigDict, shape: DecoderConfig) -> list[tuple[str, int]]:
-    """Returns dtype and number of parameters, by group.
+    """Returns dtype and number of parameters of the model, and of an adapter if there is one.
 
-    The groups are the model's and an adapter's; the last one is trained.
+    The last of them is trained.
     """
     groups = [(config.model.param_dtype, param_count(shape))]
     settings = config.model.lora
@@ -206,10 +206,7 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
 
 
 def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) -> float:
-    """Returns the bytes of the decoder's activations.
-
-    Its layers keep them for the gradient; a chunk of logits is included.
-    """
+    """Returns the bytes of activations kept for the gradient, and of a chunk of logits."""
     dtype = jnp.dtype(config.model.compute_dtype)
     tokens = row_count * config.batch.row_length
     layers = tokens * shape.num_layers * _kept_numbers(config.model.remat, shape) * dtype.itemsize
@@ -229,10 +226,7 @@ def _mask_bytes(config: ConfigDict, row_count: int) -> float:
 
 
 def _kept_numbers(remat: str, shape: "DecoderConfig | VisionConfig") -> int:
-    """Returns how many numbers a layer keeps for the gradient.
-
-    They are those of one token or patch.
-    """
+    """Returns how many numbers a layer keeps for the gradient of one token or patch."""
     width = shape.hidden_size
     inner = shape.intermediate_size
     if isinstance(shape, DecoderConfig) and shape.experts is not None:
@@ -269,7 +263,7 @@ def _tower_bytes(
 ) -> float:
     """Returns the bytes of the vision tower's activations.
 
-    They are those of an update or of a prefill, whichever needs more. A prefill has one layer at a
+    They are of an update or of a prefill, whichever needs more. A prefill has one layer at a
     time. Results of layers that are features too are kept as they are, and in the decoder's width.
     """
     deep_layers = len(vision.deep_layers)
@@ -299,7 +293,7 @@ def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
 
 
 def _parts_at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, float]:
-    """The parts of a plan that are needed at once.
+    """Returns the parts of a plan that are needed at once.
 
     The engine has its memory during rollouts and gradients have theirs during updates, so only the
     larger counts. Both count if rollouts run during updates on the same devices.
@@ -323,10 +317,7 @@ def _tightest_plan(
     signals: Mapping[str, int],
     trains: bool,
 ) -> dict[str, float]:
-    """Returns the plan that needs more bytes.
-
-    It is that of the learner's devices or of the engine's own.
-    """
+    """Returns the plan of the learner's devices or of the engine's, whichever needs more bytes."""
     learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu, signals)
     if not trains:
         learner |= dict.fromkeys(LEARNER, 0.0)
@@ -349,7 +340,7 @@ def check_memory(
 ) -> None:
     """Refuses a run that cannot fit.
 
-    The message names the key of the largest part at the peak and shows the plan.
+    The message shows the plan and names the key of its largest part at the peak.
 
     Args:
       config, shape, devices, hosts, tensor, signals: Arguments of `memory_plan`.
@@ -434,10 +425,9 @@ def engine_tensor(
 def server_tensor(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
 ) -> int:
-    """Returns how many devices split an engine server's weights.
+    """Returns how many devices split an engine server's weights; arguments as for `engine_tensor`.
 
-    As `engine_tensor`, where weights are loaded split as the engine reads them, and there once.
-    Arguments are those of `engine_tensor`.
+    A server loads its weights split as the engine reads them, and holds them once.
     """
     on_cpu = _plans_for_cpu(limit)
     limit = limit or _device_bytes()
@@ -456,9 +446,7 @@ def server_tensor(
 def check_engine(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, tensor: int
 ) -> None:
-    """Refuses a mesh that does not fit the in-process engine.
-
-    Over such a mesh the engine cannot spread its heads and slots.
+    """Refuses a mesh over which the in-process engine cannot spread its heads and slots.
 
     Args:
       config, shape: Arguments of `memory_plan`.
@@ -513,9 +501,9 @@ def check_engine(
 
 
 def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
-    """Tests whether rollouts run while the update sends.
+    """Tests whether rollouts run on the devices that an update sends over at the same time.
 
-    Both use the same devices. With several hosts the update may send over all of their devices.
+    With several hosts the update may send over all of their devices.
     """
     shared = not config.engine.devices or _host_devices(mesh) < mesh.size
     return shared and config.train.max_staleness > 0
@@ -524,7 +512,7 @@ def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
 def _possible_tensors(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh
 ) -> list[int]:
-    """Numbers of devices that can split an engine's weights, ascending.
+    """Returns the numbers of devices that can split an engine's weights, ascending.
 
     They divide the heads and the devices, and their devices are on one host; see
     `placement.place_engine`.
@@ -548,18 +536,14 @@ def _host_devices(mesh: jax.sharding.Mesh) -> int:
 
 
 def _plans_for_cpu(limit: int | None) -> bool:
-    """Tests whether a plan is for this machine's CPUs.
-
-    A plan for other devices has their limit.
-    """
+    """Tests whether a plan is for this machine's CPUs; a plan for other devices has their limit."""
     return limit is None and jax.default_backend() == "cpu"
 
 
 def _device_bytes() -> int | None:
-    """Returns the smallest memory of a device of any host.
+    """Returns the smallest memory of a device of any host; None where none reports it.
 
-    None where none reports it. All hosts must plan alike. CPU devices share the memory of their
-    machine.
+    All hosts must plan alike. CPU devices share the memory of their machine.
     """
     device = jax.local_devices()[0]
     if device.platform == "cpu":

@@ -111,9 +111,7 @@ def make_mesh(
 def split_devices(
     config: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> tuple[list[jax.Device], list[jax.Device]]:
-    """Splits devices between the learner and the engine.
-
-    The engine gets the last `engine.devices` of each host.
+    """Splits devices between the learner and the engine, which gets the last ones of each host.
 
     Returns:
       The learner's devices of all hosts, and the engine's devices of this host.
@@ -202,10 +200,7 @@ def with_shardings(tree: Any, shardings: Any) -> Any:
 
 
 def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """Returns a function that keeps activations split by rows.
-
-    The activations are [B, ...]; it is for `Execution.constrain`.
-    """
+    """Returns the function for `Execution.constrain` that keeps activations [B, ...] in rows."""
     sharding = NamedSharding(mesh, P(ROWS))
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
 
@@ -213,9 +208,9 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 def on_each_device(
     mesh: Mesh, attend: Callable[..., jax.Array], kv_heads: int
 ) -> Callable[..., jax.Array]:
-    """Runs an attention on each device.
+    """Runs an attention on each device over the device's own rows and heads.
 
-    A device has its own rows and heads. Heads are split where `tensor` divides them.
+    Heads are split where `tensor` divides them.
 
     Args:
       mesh: Mesh of the learner.
@@ -239,9 +234,9 @@ def on_each_device(
 
 
 def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig) -> Experts:
-    """Runs experts on each device.
+    """Runs experts on each device, which sorts the tokens of its own rows.
 
-    A device sorts the tokens of its own rows. Experts are split where the mesh axis divides them.
+    Experts are split where the mesh axis divides them.
 
     Args:
       mesh: Mesh of the learner.

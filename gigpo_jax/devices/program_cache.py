@@ -79,10 +79,10 @@ def _open_folder() -> Path:
 
 
 def _damaged_files(folder: Path) -> Iterator[Path]:
-    """Yields broken entries, and files of entries now gone.
+    """Yields broken entries, and files of entries that no longer exist.
 
-    jax never replaces an entry: one that cannot be read would be compiled at every start. Without
-    its access time it would stop jax from adding others.
+    jax never replaces an entry. So a broken one would be compiled at every start, and an entry
+    without its access time would stop jax from adding others.
     """
     checked = folder / _CHECKED
     checked_s = checked.stat().st_mtime if checked.exists() else 0.0

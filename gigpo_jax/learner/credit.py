@@ -34,9 +34,7 @@ def step_credit(
     *,
     compiles_ahead: bool = False,
 ) -> tuple[dict[str, float], StepCredit]:
-    """Computes advantages over the steps of all hosts.
-
-    Statistics of the batch are therefore exact.
+    """Computes advantages over the steps of all hosts, so that statistics of the batch are exact.
 
     Args:
       config: config as from `config.resolve`.

@@ -56,9 +56,7 @@ class TrainPrograms(NamedTuple):
 def train_programs(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, params: Any
 ) -> TrainPrograms:
-    """Builds the programs of a critic's updates.
-
-    Nothing is compiled yet.
+    """Builds the programs of a critic's updates without compiling them.
 
     Args:
       config: config as from `config.resolve`, with a critic.
@@ -138,10 +136,7 @@ def value_count(config: ConfigDict) -> int:
 
 
 def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:
-    """The settings that the images of a batch depend on.
-
-    None for a model of text alone.
-    """
+    """Returns the settings that the images of a batch depend on; None for a model of text alone."""
     vision = shape.vision
     if vision is None:
         return None
@@ -160,10 +155,10 @@ def abstract_critic_params(config: ConfigDict, policy: Policy, mesh: jax.shardin
 
 
 def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Any:
-    """The critic's parameters before its first update.
+    """Returns the critic's parameters before its first update.
 
-    They are those of `critic.path`, else the policy's with a value head of zeros. A head on the
-    policy is zero too.
+    They are read from `critic.path`, else copied from the policy with a value head of zeros. A
+    head on the policy starts with zeros too.
 
     Raises:
       InputError: `critic.path` holds no model, or one of another vocabulary or that reads other
@@ -181,7 +176,8 @@ def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) ->
 def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Values:
     """Builds the critic as `rl.critic.Values`.
 
-    Its other parameters are the policy's, (trained, frozen); a critic of its own ignores them.
+    Its other parameters are the policy's, (trained, frozen); a critic with its own model ignores
+    them.
     """
     hidden_states: Callable[[Any, Any, StepBatch], jax.Array]
     if config.critic.kind == "head":
@@ -214,7 +210,7 @@ def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) 
 def make_token_values(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> TokenValues:
     """Builds the function that gives the values of samples.
 
-    All hosts call it together, each with its own samples.
+    All hosts call the function together, each with its own samples.
     """
     token_arrays = make_token_arrays(config, mesh, values_program(config, policy, mesh))
 
@@ -229,9 +225,10 @@ def make_token_values(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mes
 def values_program(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
 ) -> Callable[..., Any]:
-    """The jitted function that computes values at response tokens.
+    """Returns the jitted function that computes values at response tokens.
 
-    (critic's parameters, the policy's, minibatch) -> ([M, B, C] f32,), or [M, B, C, values].
+    Its arguments are the critic's parameters, the policy's and a minibatch; it returns a tuple of
+    one f32 array, [M, B, C] or [M, B, C, values].
     """
     values = value_function(config, policy, mesh)
 
@@ -242,9 +239,7 @@ def values_program(
 
 
 def save_critic(folder: Path, config: ConfigDict, policy: Policy, trunk: Any, params: Any) -> None:
-    """Writes a critic as a token classifier.
-
-    It has a label for each value, and is for transformers and `critic.path`.
+    """Writes a critic as a token classifier for transformers and `critic.path`, a label a value.
 
     Args:
       folder: folder as for `save_weights.save_hf`.

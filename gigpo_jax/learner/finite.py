@@ -6,17 +6,14 @@ LIMIT = 3  # skipped updates in a row
 
 
 class NotFinite(RuntimeError):
-    """Three updates in a row were not finite.
-
-    The loss or the gradient of each was not.
-    """
+    """Three updates in a row had a loss or a gradient that is not finite."""
 
 
 class FiniteCheck:
     """Ends a run after three skipped updates in a row.
 
-    It reads the metrics of an update when the next one was dispatched: so the device computes the
-    newest update while the host waits for the one before.
+    It reads the metrics of an update only after the next update was dispatched. So the device is
+    busy with the newest update while the host waits for the metrics.
     """
 
     def __init__(self, name: str = "policy", rate_key: str = "optim.lr") -> None:
@@ -34,7 +31,7 @@ class FiniteCheck:
     def add(self, metrics: Metrics) -> None:
         """Takes the newest update's metrics and reads the previous ones.
 
-        Metrics without updates of this name, as in a warm-up, are passed over.
+        Metrics without updates of this name, as in a warm-up, are skipped.
 
         Raises:
           NotFinite: the update before was the third in a row with a loss or gradient that is not

@@ -13,10 +13,10 @@ from gigpo_jax.trajectory import subtract_penalties
 def subtract_kl(
     config: ConfigDict, scored: ScoredSteps, reference: Any
 ) -> tuple[ScoredSteps, dict[str, float]]:
-    """Subtracts each step's scaled KL estimate from its reward.
+    """Subtracts `rl.kl_coef` times each step's KL estimate from its reward.
 
-    The scale is `rl.kl_coef`. The estimate is the sum over the response of old log-probability -
-    reference log-probability ("k1"). All hosts call this together.
+    The estimate ("k1") is the sum over the response of old log-probability - reference
+    log-probability. All hosts call this together.
 
     Args:
       config: config as from `config.resolve`.

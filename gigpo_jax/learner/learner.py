@@ -91,7 +91,7 @@ class Learner:
     def params(self) -> Any:
         """The whole policy, for an engine.
 
-        Without `older` the next update donates its trained parameters.
+        Without `older`, the next update donates its trained parameters.
         """
         return self.whole_policy(self.state.params)
 
@@ -130,10 +130,7 @@ class Learner:
         return record
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Continues from the trees of a checkpoint.
-
-        `checkpoint["record"]` is its record.
-        """
+        """Continues from the trees of a checkpoint and its record, `checkpoint["record"]`."""
         self.state = state_of(checkpoint)
         versions = checkpoint["record"].get(OLDER, ())
         self.older = list(zip(versions, checkpoint.get(OLDER, ()), strict=True))
@@ -141,9 +138,9 @@ class Learner:
             signal.restore(checkpoint)
 
     def score_steps(self, steps: Sequence[Step]) -> ScoredSteps:
-        """Steps with their samples, and their scores when first read.
+        """Returns steps with their samples; their scores are computed when first read.
 
-        The scores are those under the present policy.
+        The scores are computed under the policy of this time.
         """
         return ScoredSteps(steps, self._policy_params, self._score)
 
@@ -228,9 +225,9 @@ class Learner:
         return training_samples(scored.samples, credited.credit, weights, fields)
 
     def _scored_fields(self, iteration: int) -> list[str]:
-        """Fields that are scored before the steps are dealt.
+        """Returns the fields that are scored before the steps are dealt to minibatches.
 
-        There are some if prompts share what they begin with, which single minibatches do less.
+        There are some if prompts share a beginning: the steps of a single minibatch share less.
         """
         rl = self._config.rl
         shares = shares_prefixes(self._config)
@@ -334,10 +331,7 @@ class Learner:
         return record
 
     def _score_batch(self, batch: StepBatch, field: str, trained: Any) -> StepBatch:
-        """Fills a field of a minibatch with log-probabilities.
-
-        A field that is scored already stays.
-        """
+        """Fills a field of a minibatch with log-probabilities, unless it is scored already."""
         if getattr(batch, field) is not None:
             return batch
         # Without optional fields: one program for the reference and the policy itself.
@@ -368,10 +362,7 @@ class _TokenCount:
 
 
 def _summarise_updates(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The metrics of an iteration from those of its updates.
-
-    They are means, or the largest values.
-    """
+    """Summarises the metrics of an iteration's updates by their means, or their largest values."""
     metrics = {}
     for name in records[0]:
         values = [float(record[name]) for record in records]

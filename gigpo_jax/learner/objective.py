@@ -79,8 +79,5 @@ def make_objective(config: ConfigDict) -> Objective:
 
 
 def make_config_optimizer(config: ConfigDict, total: int) -> Optimizer:
-    """The optimizer of `config.optim`.
-
-    Its schedule has `total` iterations or updates.
-    """
+    """Builds the optimizer of `config.optim` with a schedule of `total` iterations or updates."""
     return make_optimizer(total=total, **config.optim)

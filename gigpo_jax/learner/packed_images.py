@@ -34,9 +34,9 @@ class MicrobatchImages(NamedTuple):
 
 
 def image_capacity(longest: int, rows: int) -> int:
-    """Number of images that a microbatch has room for.
+    """Returns the number of images that a microbatch has room for, one of few sizes.
 
-    It is a multiple of `rows`, its rows, as devices share them, and one of few sizes.
+    It is a multiple of `rows`, the rows of the microbatch, because devices share them.
     """
     capacity = rows
     while capacity < longest:
@@ -50,9 +50,7 @@ def add_images(
     shape: tuple[int, int, int],
     gather: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[StepBatch]:
-    """The minibatches with the images of their samples.
-
-    Rotary positions then have three axes.
+    """Adds the images of their samples to minibatches; rotary positions then have three axes.
 
     Args:
       batches: minibatches without images.
@@ -127,10 +125,7 @@ def _with_images(
 
 
 def _prompt_images(sample: Sample) -> PromptImages:
-    """The images of a sample.
-
-    Prompts of agent programs are of text alone.
-    """
+    """Returns the images of a sample; prompts of agent programs have none."""
     if sample.images is not None:
         return sample.images
     length = len(sample.prompt_tokens)

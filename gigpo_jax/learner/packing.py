@@ -215,8 +215,8 @@ def stream_minibatches(
         room for `steps` of these, whatever the samples, and one program is enough. 0: not known.
       longest_tree: largest number of tokens of texts that share what they begin with; 0: none do.
         Nor do texts with images or with experts given.
-      groups: task group of each sample; the steps of a group stay together, up to those of a
-        minibatch. None: single segments are dealt.
+      groups: task group of each sample; the steps of a group stay together, up to `steps` of them.
+        None: single segments are dealt.
       fit: limits of rows whose shape follows the samples, where that saves much; `row_length` is
         then the largest length. None: all rows have `row_length`. No effect with images and trees.
 
@@ -323,10 +323,7 @@ class _Packing(NamedTuple):
 def _pack_trees(
     minibatches: Sequence[Sequence[Tree]], row_length: int, capacity: int, gather: Gather
 ) -> _Packing:
-    """Packs the trees of each minibatch into rows.
-
-    The rows have T = `row_length` tokens.
-    """
+    """Packs the trees of each minibatch into rows of T = `row_length` tokens."""
     placements = []
     row_counts = []
     for trees in minibatches:
@@ -343,10 +340,7 @@ def _pack_trees(
 def _join_groups(
     samples: Sequence[Sample], segments: Sequence[np.ndarray], groups: Sequence[int]
 ) -> list[list[np.ndarray]]:
-    """The segments of each task group.
-
-    They are in the order of their tokens.
-    """
+    """Collects the segments of each task group, in the order of their tokens."""
     units: dict[int, list[np.ndarray]] = {}
     # The steps of a piece are then neighbours, which share most.
     for index in order_texts([[samples[i] for i in members] for members in segments]):
@@ -356,10 +350,7 @@ def _join_groups(
 
 
 def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[list[Sample]]:
-    """The samples of texts.
-
-    Those without a response are left out: they have nothing to learn from.
-    """
+    """Returns the samples of each text, without samples that have no response to learn from."""
     texts = ([samples[i] for i in members if samples[i].length] for members in segments)
     return [text for text in texts if text]
 
@@ -373,7 +364,7 @@ def most_microbatches(steps: int, hosts: int, longest: int, row_length: int, row
 def stored_microbatches(needed: int) -> int:
     """Returns M for a minibatch that needs so many microbatches.
 
-    The rows behind `StepBatch.microbatches` are stored and not computed.
+    The rows from `StepBatch.microbatches` on are stored and not computed.
     """
     # Powers of four: minibatches of all iterations have few shapes, and few programs compile.
     stored = 4
@@ -383,10 +374,7 @@ def stored_microbatches(needed: int) -> int:
 
 
 def packing_stats(batches: Sequence[StepBatch]) -> dict[str, float]:
-    """Steps, tokens and the padding share of host minibatches.
-
-    Only computed rows count.
-    """
+    """Returns steps, tokens and the padding share of a host's minibatches, over computed rows."""
     steps = 0
     tokens = 0
     computed = 0
@@ -416,10 +404,7 @@ def _fill_batch(
     microbatches: int,
     fields: Mapping[str, Any],
 ) -> StepBatch:
-    """Writes placed texts into arrays.
-
-    The first `microbatches` of them are computed.
-    """
+    """Writes placed texts into arrays, of which the first `microbatches` are computed."""
     rows = shape.microbatches * shape.rows
 
     def token_array() -> np.ndarray:

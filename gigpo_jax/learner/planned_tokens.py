@@ -15,9 +15,9 @@ FILL = 0.5
 
 
 def segment_steps(config: ConfigDict) -> int:
-    """Steps that share a segment of a row.
+    """Returns the number of steps that share a segment of a row.
 
-    A conversation is taken as one segment, however often it would start again; one longer than a
+    A conversation counts as one segment, although it may start again; a conversation longer than a
     minibatch is cut.
     """
     # Steps of agent programs may share segments too, but nothing tells how many do.
@@ -34,10 +34,7 @@ def step_tokens(config: ConfigDict) -> float:
 
 
 def stored_rows(config: ConfigDict) -> int:
-    """Stored rows of all minibatches of an iteration.
-
-    Its episodes have `env.max_steps` steps.
-    """
+    """Returns the stored rows of an iteration whose episodes have `env.max_steps` steps."""
     train = config.train
     batch = config.batch
     steps = train.groups * train.group_size * config.env.max_steps

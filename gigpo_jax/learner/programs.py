@@ -53,7 +53,7 @@ def policy_programs(
 def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> bool:
     """Tests whether each microbatch of an update is a device call.
 
-    It is on CPUs where a microbatch takes seconds: a signal then acts behind it.
+    It is on CPUs where a microbatch takes seconds: then a signal acts after the microbatch.
     """
     is_slow = 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
     on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -63,9 +63,9 @@ def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.shardi
 def start_state(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, optimizer: Optimizer
 ) -> tuple[update.TrainState, update.TrainState]:
-    """The train state of a policy, and its leaves' shardings.
+    """Builds the train state of a policy, and the shardings of its leaves.
 
-    The state takes the trained parameters of the policy over: updates donate them.
+    The state takes over the trained parameters of the policy: updates donate them.
     """
     param_shardings = trained_shardings(config, policy.config, mesh)
     state_shardings = update.shard_state(

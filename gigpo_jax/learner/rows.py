@@ -163,10 +163,9 @@ def pack_rows(
 
 
 def row_lengths(longest: int, row_length: int) -> list[int]:
-    """Lengths of rows to choose from.
+    """Returns the row lengths to choose from, each at least the length of the longest segment.
 
-    They are at least that of the longest segment: `row_length` and what four steps to each half of
-    it give.
+    They fall from `row_length` by a factor of 2^(1/4) each.
     """
     lengths = [row_length]
     steps = 1
@@ -200,7 +199,7 @@ def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
     """Chooses the cheapest shape of rows.
 
     Args:
-      shapes: (T, B) of each shape, that of the config first.
+      shapes: (T, B) of each shape, the shape of the config first.
       counts: [shapes, minibatches] i, rows of the minibatches in each shape.
 
     Returns:
@@ -214,9 +213,9 @@ def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
 
 
 def response_capacity(tokens: int, responses: int, longest_response: int, row_length: int) -> int:
-    """Response tokens of a row, C.
+    """Returns C, the response tokens of a row: a fifth more than the average row needs.
 
-    It is a fifth more than the average row needs. There are few sizes, so that few shapes compile.
+    There are few sizes, so that few shapes compile.
 
     Args:
       tokens: tokens of all segments.
@@ -233,10 +232,7 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
 
 
 def place_texts(segments: Sequence[Tree], rows: Rows) -> list[TextPlacement]:
-    """Places texts, their segments side by side in rows.
-
-    They are in the order of rows.
-    """
+    """Places texts in rows, their segments side by side, and returns them in the order of rows."""
     placements = []
     for row, members in enumerate(rows):
         start = 0

@@ -42,20 +42,16 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """Tokens of the model's input.
+        """Tokens of the model's input: all but the last response token, which predicts nothing.
 
-        Nothing is predicted from the last response token. A response without tokens has nothing to
-        learn from, so its step takes no room.
+        A response without tokens has nothing to learn from, so its step takes no room.
         """
         if len(self.response_tokens) == 0:
             return 0
         return len(self.prompt_tokens) + len(self.response_tokens) - 1
 
     def continues(self, earlier: "Sample") -> bool:
-        """Tests whether the prompt goes on from an earlier sample.
-
-        It then begins with that prompt, its images and the whole response.
-        """
+        """Tests whether the prompt begins with an earlier prompt, its images and its response."""
         past = (earlier.prompt_tokens, earlier.response_tokens)
         if not continues_tokens(self.prompt_tokens, *past):
             return False
@@ -98,9 +94,9 @@ def training_samples(
     weights: Sequence[float | np.ndarray],
     fields: Mapping[str, Sequence[Any]],
 ) -> list[Sample]:
-    """The samples with advantages, weights and the fields of signals.
+    """Returns the samples with advantages, weights and the fields of signals.
 
-    Steps that are not learned have none.
+    Steps that are not learned are left out.
 
     Args:
       samples: samples of the steps.
@@ -122,9 +118,7 @@ def training_samples(
 
 
 def episode_weights(steps: Sequence[Step], rows: Sequence[int], longest: int) -> list[float]:
-    """Weights of tokens that make every episode count the same.
-
-    The number of an episode's response tokens then makes no difference.
+    """Weighs tokens so that every episode counts the same, whatever its number of response tokens.
 
     Args:
       steps: steps of whole episodes of this host.
@@ -155,8 +149,5 @@ def with_token_weights(
 
 
 def longest_sample(config: ConfigDict) -> int:
-    """Tokens of the longest sample of a run.
-
-    The last response token is no input.
-    """
+    """Returns the input tokens of the longest sample of a run, without the last response token."""
     return int(config.sampling.max_prompt_tokens + config.sampling.max_response_tokens - 1)

@@ -28,9 +28,9 @@ from gigpo_jax.env_bridge.types import anchor_hash
 
 
 def least_match(total: int, threshold: float) -> int:
-    """The smallest number of matches that reaches the threshold.
+    """Returns the smallest number of matches M with `2.0 * M / total >= threshold`.
 
-    M with `2.0 * M / total >= threshold`, in the arithmetic of `ratio()`.
+    It is computed in the arithmetic of `ratio()`, whose rounding decides.
 
     Args:
       total: characters of both texts, above 0.
@@ -46,8 +46,9 @@ def least_match(total: int, threshold: float) -> int:
 def blocks_reach(matcher: SequenceMatcher[str], lengths: tuple[int, int], need: int) -> bool:
     """Whether the matching blocks have at least `need` characters.
 
-    The blocks are those of `get_matching_blocks`: the longest match of two ranges, then those left
-    and right of it. Their order does not matter here, so the ranges with the most room come first.
+    The blocks are as from `get_matching_blocks`: the longest match of two ranges, then the longest
+    matches left and right of it. Their order does not matter here, so the ranges with the most room
+    come first.
 
     Args:
       matcher: matcher of two texts.
@@ -82,10 +83,7 @@ def resembles(matcher: SequenceMatcher[str], lengths: tuple[int, int], threshold
 
 
 def cluster(states: Sequence[str], threshold: float) -> list[int]:
-    """Clusters the states of one task group.
-
-    Gives for each the index of its cluster's first member.
-    """
+    """Clusters the states of one task group; each gets the index of its cluster's first member."""
     # Equal texts meet the same first members in the same order, and a text resembles itself.
     clusters: dict[str, int] = {}
     # By row: a matcher keeps the places of characters in its second text, the first member.
@@ -152,9 +150,7 @@ def similar_anchors(
     threshold: float = 0.9,
     workers: int = 2,
 ) -> np.ndarray:
-    """Hashes each state as the first member of its cluster.
-
-    The result is lanes [N, 2] u32 of `anchor`.
+    """Hashes each state as the first member of its cluster, in lanes [N, 2] u32 of `anchor`.
 
     Args:
       states: N anchor states in row order, without masked rows.

@@ -66,10 +66,7 @@ class TokenText(NamedTuple):
         return self.ends - self.lengths
 
     def covers(self, start: int, end: int) -> np.ndarray:
-        """Whether each token is partly in a span.
-
-        The span is one of the text; [R] bool.
-        """
+        """Returns whether each token is partly in a span of the text, [R] bool."""
         # A token without text belongs to no span, wherever it stands.
         return (self.ends > start) & (self.starts < end) & (self.lengths > 0)
 
@@ -99,9 +96,7 @@ def _tag_pattern(tag: str) -> re.Pattern[str]:
 def _first_span(
     text: str, pairs: Sequence[TagPair], *, start: int = 0, with_tags: bool = True
 ) -> tuple[int, int]:
-    """Start and end of the first span between two tags.
-
-    It takes linear time and gives (0, 0) without a span.
+    """Finds the start and end of the first span between two tags, in linear time; (0, 0) if none.
 
     Args:
       text: text to search.

@@ -18,10 +18,7 @@ JoinRows = Callable[[np.ndarray], np.ndarray]
 
 
 def bucket(n: int) -> int:
-    """The smallest length of columns that is at least n.
-
-    Lengths are 256, 384, 512, 768, 1024, ...
-    """
+    """Returns the smallest length of 256, 384, 512, 768, 1024, ... that is at least n."""
     # Two sizes in each power of two: few programs compile, and padding is at most a third.
     size = 256
     while size < n:
@@ -45,10 +42,7 @@ def neighbour_buckets(size: int, most_steps: int) -> list[int]:
 
 
 def resize_columns(columns: StepColumns, size: int) -> StepColumns:
-    """Cuts or pads columns to a length.
-
-    The padding is masked.
-    """
+    """Cuts columns to a length, or pads them with masked rows."""
     return jax.tree.map(lambda column: _pad_rows(column[:size], size), columns)
 
 
@@ -137,10 +131,7 @@ def _list_pasts(steps: Sequence[Step]) -> list[str]:
 
 
 def _next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
-    """The row of `values` of each step's next step.
-
-    The next step is in the same episode; zeros at a last step.
-    """
+    """Returns the row of `values` of the next step in each step's episode; zeros at a last step."""
     rows = {(s.trajectory, s.place): row for row, s in enumerate(steps)}
     last = len(steps)  # the row of zeros that is appended below
     next_rows = [rows.get((s.trajectory, s.place + 1), last) for s in steps]

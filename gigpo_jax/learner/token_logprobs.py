@@ -36,10 +36,7 @@ class TokenLogprobs(NamedTuple):
     entropy: list[np.ndarray]
 
     def means(self) -> dict[str, np.ndarray]:
-        """Means over the tokens of each sample, [N] f32.
-
-        The keys are names of `StepColumns`.
-        """
+        """Returns the means over the tokens of each sample, [N] f32, by names of `StepColumns`."""
         return {"logprob": _token_means(self.logprob), "entropy": _token_means(self.entropy)}
 
 
@@ -58,7 +55,7 @@ def make_token_logprobs(
 ) -> Score:
     """Builds a function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
 
-    All hosts call it together, each with its own samples.
+    All hosts call the function together, each with its own samples.
 
     Args:
       config: config as from `config.resolve`.
@@ -86,8 +83,9 @@ def over_microbatches(
 ) -> Callable[..., Any]:
     """Jits a measurement over the microbatches of a minibatch.
 
-    (parameters, other parameters, minibatch) -> arrays [M, B, C, ...] f32. `measure` has the same
-    arguments, with a microbatch without the M axis, and gives arrays [B, C, ...].
+    `measure` takes two trees of parameters and a microbatch without the M axis, and returns arrays
+    [B, C, ...]. The result takes the parameters and a minibatch, and returns arrays
+    [M, B, C, ...] f32.
     """
 
     @jax.jit
@@ -114,7 +112,7 @@ def make_token_arrays(
 ) -> TokenArrays:
     """Builds a function from samples to arrays of response tokens.
 
-    All hosts call it together, each with its own samples.
+    All hosts call the function together, each with its own samples.
 
     Args:
       config: config as from `config.resolve`.

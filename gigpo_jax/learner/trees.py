@@ -3,7 +3,7 @@
 A tree stands in a row in the order of a walk from its root: a text is a path, and the descendants
 of a token lie directly behind it. So a token sees the earlier ones whose descendants have not
 ended, and one number a token tells where they end (`models.attention`). A model is causal: hidden
-states are those of separate texts.
+states are the same as for separate texts.
 """
 
 import itertools

@@ -88,9 +88,7 @@ class Advantages:
 
 
 def check_columns(**columns: Array) -> int:
-    """Checks rank, length and dtype of step columns.
-
-    They are named as the fields of `StepColumns`.
+    """Checks rank, length and dtype of step columns, which are keywords named as in `StepColumns`.
 
     Returns:
       N, the number of rows.
@@ -265,10 +263,10 @@ def _episode_advantages(
 
 
 def _fork_advantages(steps: "Steps", compare: Callable[..., Array]) -> Array:
-    """Compares each episode with all futures of its first state.
+    """Compares each episode's future with the futures of all visits of the episode's first state.
 
-    Rewards contain the penalties. A fork is compared as GRPO compares whole episodes, which have
-    their first state in common too.
+    Rewards include the penalties. GRPO compares whole episodes in the same way: they share their
+    first state.
 
     Returns:
       [N] f32.
@@ -309,27 +307,18 @@ class Steps:
 
     @property
     def first_rows(self) -> Array:
-        """The first row of each trajectory, [N] bool.
-
-        The number of the row is that of its trajectory.
-        """
+        """Mask of the first row of each trajectory, [N] bool."""
         return self.trajectory == jnp.arange(len(self.valid), dtype=jnp.int32)
 
     def previous(self, values: Array, default: ArrayLike) -> Array:
-        """The value of the trajectory's previous row, [N].
-
-        It is `default` at the first row.
-        """
+        """Returns the value of the trajectory's previous row, [N]; `default` at the first row."""
         # The roll brings the last row to row 0. That is the first row of a trajectory,
         # so it is replaced.
         first = segments.differs_from_previous(self.trajectory) | ~self.valid
         return jnp.where(first, default, jnp.roll(values, 1))
 
     def following(self, values: Array, default: ArrayLike) -> Array:
-        """The value of the trajectory's next row, [N].
-
-        It is `default` at the last row.
-        """
+        """Returns the value of the trajectory's next row, [N]; `default` at the last row."""
         # Row n is a last row if row n + 1 starts a trajectory. The roll brings row 0, which
         # always starts one, behind the last row. Masked rows are last and have the number N, so
         # they start one too.
@@ -337,10 +326,7 @@ class Steps:
         return jnp.where(last, default, jnp.roll(values, -1))
 
     def restore(self, values: Array) -> Array:
-        """Brings values into the order of the columns.
-
-        Values are [N] or [N, k]; the result is 0 where masked.
-        """
+        """Brings values, [N] or [N, k], into the order of the columns, with 0 where masked."""
         valid = self.valid[:, None] if values.ndim == 2 else self.valid
         values = jnp.where(valid, values, 0.0)
         # `order` is a permutation: no two rows write to one place.
@@ -372,10 +358,7 @@ def compute_returns(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) ->
 
 
 def average_episodes(steps: Steps) -> Array:
-    """The mean return of a group's episodes, without penalties.
-
-    [N] f32, 0 where masked.
-    """
+    """Returns the mean return of a group's episodes, without penalties, [N] f32; 0 where masked."""
     rows = len(steps.valid)
     is_first_row = steps.first_rows
     returns = compute_returns(steps, gamma=1.0, penalty_in="row").episode
@@ -417,9 +400,7 @@ def order_steps(columns: StepColumns) -> Steps:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Credit:
-    """Statistics of anchor groups and advantages over the unmasked steps.
-
-    All are 0 without steps.
+    """Statistics of anchor groups and advantages over the unmasked steps; all are 0 without steps.
 
     Attributes:
       anchor_group_size: [N] i32, number of steps with the step's anchor state, itself included; 0

@@ -21,8 +21,8 @@ class Algorithm:
     """The differences of an algorithm to GiGPO.
 
     A wrapper has a setting `base`, the name of another algorithm. All fields but `advantages` are
-    joined with those of the base, and its function gets `base`, a function `StepColumns` ->
-    `Advantages`, and its own settings alone.
+    joined with the fields of the base. The function of the wrapper gets `base`, a function
+    `StepColumns` -> `Advantages`, and its own settings alone.
 
     Attributes:
       advantages: (`StepColumns`, keyword settings of preset and config) -> `Advantages`.

@@ -213,10 +213,7 @@ def make_advantages(
 
 
 def _accept_no_rows(advantages: partial[Advantages]) -> Callable[[StepColumns], Advantages]:
-    """Lets an advantage function take columns without rows.
-
-    The function itself needs a row.
-    """
+    """Lets an advantage function that needs a row take columns without rows."""
 
     @wraps(advantages.func)  # its name is that of the compiled program
     def advantages_of_rows(columns: StepColumns) -> Advantages:

@@ -36,7 +36,7 @@ class ValueSums(Sums):
 def value_loss(value: Array, targets: ValueTargets, *, clip: ArrayLike) -> ValueSums:
     """Sums the clipped value loss over tokens, as verl does.
 
-    0.5 max((v - G)^2, (clip(v, old - clip, old + clip) - G)^2).
+    The loss of a token is 0.5 max((v - G)^2, (clip(v, old - clip, old + clip) - G)^2).
 
     Args:
       value: [B, C] f32, v.
@@ -63,10 +63,10 @@ def value_loss(value: Array, targets: ValueTargets, *, clip: ArrayLike) -> Value
 def make_value_update(
     values: Values, optimizer: Optimizer, *, clip: float, state_shardings: TrainState | None = None
 ) -> Update:
-    """Builds the train step of a critic.
+    """Builds the train step of a critic; its arguments are those `update.make_update` takes.
 
-    Arguments as for `update.make_update`. The loss is a mean over the tokens of a minibatch at
-    which the critic learns. The metrics are `critic/{loss,clip_fraction,grad_norm,lr,skipped}`.
+    The loss is a mean over the tokens of a minibatch that have a target. The metrics are
+    `critic/{loss,clip_fraction,grad_norm,lr,skipped}`.
     """
 
     def sums(params: Params, frozen: Params, micro: StepBatch, iteration: Array) -> ValueSums:

@@ -89,9 +89,7 @@ def step_gae(
 
 @jax.jit
 def token_gae(reward: Array, value: Array, mask: Array, *, gamma: ArrayLike, lam: ArrayLike) -> Gae:
-    """Estimates advantages over the tokens of each response.
-
-    Masked tokens are skipped, as in verl.
+    """Estimates advantages over the tokens of each response, and skips masked tokens as verl does.
 
     Args:
       reward: [N, R] f32.
@@ -180,9 +178,9 @@ def last_tokens(mask: Array) -> Array:
 
 @partial(jax.jit, static_argnames="ddof")
 def whiten(values: Array, mask: Array, ddof: int = 1) -> Array:
-    """Whitens values by the mean and variance of the unmasked.
+    """Whitens values by the mean and variance of the unmasked ones: (v - mean) / sqrt(var + 1e-8).
 
-    As verl does: (v - mean) / sqrt(var + 1e-8), with the unbiased variance.
+    The variance is unbiased by default, as in verl.
 
     Args:
       values: f32 of any shape.
@@ -243,9 +241,10 @@ def value_metrics(columns: StepColumns, target: Array) -> dict[str, Array]:
 
 
 def value_targets(value: np.ndarray, target: np.ndarray, tokens: int) -> ValueTargets:
-    """Targets of a critic for one step.
+    """Builds the targets of a critic for one step.
 
-    They stand before its first response token, or before each of them whose target is no NaN.
+    A target stands before the first response token of the step, or before each of its tokens whose
+    target is not NaN.
 
     Args:
       value: Value of the step, [] f32, or of its tokens, [R or more] f32.

@@ -7,10 +7,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def gigpo(columns: StepColumns, **settings: Any) -> Advantages:
-    """Calls `gigpo_advantages` with a struct of columns.
-
-    The settings are its keywords.
-    """
+    """Calls `gigpo_advantages` with the fields of `columns`, and `settings` as its keywords."""
     return gigpo_advantages(
         columns.reward,
         columns.penalty,

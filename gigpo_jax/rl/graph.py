@@ -1,9 +1,10 @@
 """The graph of a task group: its nodes are anchor states, its edges lead from a step to the next.
 
-Every unmasked row is an edge from the anchor state g of its step to that of the next row of its
-trajectory, g', or to the end of the episode. Equal hashes in different groups are different states.
-A summary has an anchor of its own: its node lies between two states, and its edge, which takes no
-step, has length 0 and no discount. So it is no loop, and every cycle has an edge of length 1.
+Every unmasked row is an edge from the anchor state g of its step to the anchor state g' of the next
+row of its trajectory, or to the end of the episode. Equal hashes in different groups are different
+states. A summary has an anchor of its own: its node lies between two states, and its edge, which
+takes no step, has length 0 and no discount. So it is no loop, and every cycle has an edge of length
+1.
 
 The mean backup of values V over the rows of each state,
 
@@ -113,10 +114,7 @@ class Graph:
     length: Array
 
     def next_values(self, values: Array) -> Array:
-        """The value of the next row, [N].
-
-        It is 0 at the end of an episode.
-        """
+        """Returns the value of the next row, [N], which is 0 at the end of an episode."""
         return jnp.where(self.is_followed, jnp.roll(values, -1), 0.0)
 
     def sum_rows(self, values: Array) -> Array:
@@ -128,10 +126,7 @@ class Graph:
         return jax.ops.segment_sum(values, self.steps.anchor, rows)[node]
 
     def average(self, values: Array) -> Array:
-        """Means over the visits of each row's node, [N] f32.
-
-        A pseudo-visit has the value 0.
-        """
+        """Averages over the visits of each row's node, [N] f32; a pseudo-visit has the value 0."""
         mean = self.sum_rows(values) / self.visits
         # The second pass: a sum over thousands of visits loses digits that the sum of the
         # differences from the mean keeps. Where all values are equal, whitening would turn these
@@ -139,9 +134,9 @@ class Graph:
         return mean + self.sum_rows(values - mean) / self.visits
 
     def gae(self, reward: Array, value: Array, lam: ArrayLike) -> Array:
-        """GAE advantages over the rows of each episode, [N] f32.
+        """Estimates GAE advantages over the rows of each episode, [N] f32.
 
-        Rows that are left out have a difference of 0.
+        The temporal difference of a row that is left out counts as 0.
 
         Args:
           reward: [N] f32, reward of each row, 0 where masked.
@@ -195,10 +190,7 @@ def build_graph(
 
 
 def largest_rewards(steps: Steps, reward: Array) -> Array:
-    """The largest absolute reward of each row's group.
-
-    [N] f32; 1 if all are 0.
-    """
+    """Returns the largest absolute reward of each row's group, [N] f32; 1 if all are 0."""
     largest = jax.ops.segment_max(jnp.abs(reward), steps.group, len(reward))[steps.group]
     return jnp.where(largest > 0.0, largest, 1.0)
 
@@ -310,10 +302,7 @@ def _mean_over_groups(graph: Graph, values: Array) -> Array:
 
 
 def _residual(graph: Graph, reward: Array, prior: Array, high: Array, low: Array) -> Array:
-    """The mean error of each state's backups.
-
-    r + gamma V(g') - V(g), with V = high + low.
-    """
+    """Averages the error of each state's backups, r + gamma V(g') - V(g) with V = high + low."""
     next_high = graph.next_values(high)
     # gamma V' - V = (V' - V) - (1 - gamma) V': neighbours have similar values, and the difference
     # of two similar numbers is exact.
@@ -324,10 +313,7 @@ def _residual(graph: Graph, reward: Array, prior: Array, high: Array, low: Array
 
 
 def _solve(graph: Graph, residual: Array) -> Array:
-    """An approximate correction for a residual, [N] f32.
-
-    It is 0 where BiCGSTAB fails.
-    """
+    """Approximates the correction for a residual, [N] f32; it is 0 where BiCGSTAB fails."""
 
     def subtract_backup(values: Array) -> Array:
         return values - graph.sum_rows(graph.discount * jnp.roll(values, -1)) / graph.visits
@@ -359,9 +345,9 @@ def _back_up(
 
 
 def _add_exactly(high: Array, low: Array, addend: Array) -> tuple[Array, Array]:
-    """Adds to a sum of two numbers, nearly exactly.
+    """Adds to `high + low` nearly exactly: `low` keeps digits that do not fit into `high`.
 
-    `low` keeps the digits that `high` cannot hold (two-sum).
+    The algorithm is two-sum.
     """
     # The last corrections are near 2e-7, and float32 numbers near 1 are 1.2e-7 apart.
     total = high + addend

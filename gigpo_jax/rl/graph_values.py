@@ -1,7 +1,7 @@
 """Values of states by backups over the graph of a task group: a proposal of this project.
 
-With the nodes and edges of `gigpo_jax.rl.graph`, the anchor state g of a step and that of the next
-step of its episode, g':
+With the nodes and edges of `gigpo_jax.rl.graph`, the anchor state g of a step and the anchor state
+g' of the next step of its episode:
 
     V(g) = mean over the rows of g of r - p + gamma V(g')       its fixed point; V = 0 after the end
     d_t  = r_t - p_t + gamma V(g_(t+1)) - V(g_t)
@@ -45,9 +45,7 @@ def graph_values(
     ddof: int,
     **settings: Any,
 ) -> Advantages:
-    """Compares the steps of a task by differences of values.
-
-    The values are those of the steps' states.
+    """Compares the steps of a task by differences between the values of their states.
 
     Args:
       columns: N steps.

@@ -114,10 +114,7 @@ class LossSums(Sums):
         )
 
     def means(self) -> dict[str, Array]:
-        """The metrics but the loss by name, means over tokens.
-
-        They are 0 without tokens.
-        """
+        """Returns all metrics but the loss, as means over tokens by name; 0 without tokens."""
         sums = {
             "policy/kl": self.kl,
             "policy/entropy": self.entropy,
@@ -159,7 +156,8 @@ def surrogate_cost(
 ) -> tuple[Array, Array, Array]:
     """Computes the clipped surrogate cost of tokens.
 
-    It is max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip for A < 0.
+    The cost is max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip for
+    A < 0.
 
     Args:
       ratio: [..., T] f32, w.
@@ -191,14 +189,11 @@ def policy_loss(
     settings: LossSettings,
     iteration: ArrayLike = 0,
 ) -> LossSums:
-    """Sums the clipped surrogate loss over tokens.
-
-    Sources: PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5.
+    """Sums the loss of PPO over tokens, with a dual clip, a KL term and an entropy bonus.
 
     A token costs `surrogate_cost` of its ratio (`rl.ratios`), plus the KL term, minus the entropy
-    bonus.
-    The old policy is `batch.proximal` where given, else `batch.behaviour`. Values in padding have
-    no effect.
+    bonus. The old policy is `batch.proximal` where given, else `batch.behaviour`. Values in padding
+    have no effect. Sources: PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5.
 
     Args:
       logprob: [B, C] f32, log-probabilities of the policy that is trained.
@@ -282,10 +277,7 @@ def _token_costs(
     settings: LossSettings,
     iteration: ArrayLike,
 ) -> tuple[Array, Array, Array, Array]:
-    """Cost, ratio and both clips of each token.
-
-    A clip is True for tokens that have no gradient because of it.
-    """
+    """Computes cost and ratio of each token, and which tokens lose their gradient to each clip."""
     clip_low: ArrayLike = settings.clip_low
     clip_high: ArrayLike = settings.clip_high
     if batch.clip_scale is not None:
@@ -323,10 +315,7 @@ def _token_costs(
 
 
 def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:
-    """Sums the cross-entropy of the response tokens.
-
-    Arguments as for `policy_loss`.
-    """
+    """Sums the cross-entropy of the response tokens; arguments as for `policy_loss`."""
     weight = batch.weight
 
     def total(x: Array) -> Array:
@@ -341,10 +330,7 @@ def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums
 
 
 def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
-    """The weights without the responses that a correction leaves out.
-
-    [..., B, C]; the correction is `settings.correction`.
-    """
+    """Returns weights, [..., B, C], that are 0 for responses left out by `settings.correction`."""
     # The truncated corrections change the cost of a response, and not whether it counts.
     if settings.correction not in ratios.MASKS:
         return batch.weight
@@ -352,10 +338,7 @@ def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
 
 
 def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> Array:
-    """The divisor of the summed loss, [] f32.
-
-    It is the response tokens of a minibatch, or its responses.
-    """
+    """Counts the response tokens or the responses of a minibatch, [] f32, to divide the loss by."""
     if settings is None or settings.mean in ("tokens", "episodes"):
         # At least 1: a minibatch may hold no token, or lose all of them to a correction.
         weight = batch.weight if settings is None else kept_weight(batch, settings)

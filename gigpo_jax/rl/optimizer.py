@@ -28,10 +28,7 @@ MATRIX = contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
 
 
 class Optimizer(NamedTuple):
-    """An optax transformation and its learning rate by iteration.
-
-    The transformation is without the learning rate.
-    """
+    """An optax transformation without the learning rate, and the learning rate by iteration."""
 
     transform: optax.GradientTransformation
     schedule: optax.Schedule
@@ -51,9 +48,9 @@ def make_optimizer(
     grad_clip: float = 1.0,
     moment_dtype: Any = jnp.float32,
 ) -> Optimizer:
-    """Builds AdamW or Muon behind a clip of the gradient.
+    """Builds AdamW or Muon behind a clip of the gradient, with a linear warm-up.
 
-    The warm-up is linear. The parameters, `total` left out, are the keys of `config.optim`.
+    All parameters but `total` are keys of `config.optim`.
 
     Args:
       lr: Peak learning rate.
@@ -110,10 +107,8 @@ def scheduled_rates(optimizer: Optimizer, total: int) -> np.ndarray:
 
 
 def label_leaves(params: Params) -> Any:
-    """Labels each leaf with its optimizer.
-
-    "muon" for the matrices of layers, "adamw" for embeddings, norms and biases, as Muon's authors
-    advise.
+    """Labels the matrices of layers "muon", and embeddings, norms and biases "adamw", for which the
+    authors of Muon advise AdamW.
     """
 
     def label(path: tuple, _: Any) -> str:
@@ -144,10 +139,7 @@ def _scale_by_muon(moment_dtype: Any) -> optax.GradientTransformation:
 
 
 def _decay_mask(params: Params) -> Any:
-    """True for leaves with weight decay, as a tree.
-
-    These are the leaves not named `bias` or `scale`.
-    """
+    """Returns a tree that is True for leaves with weight decay: all not named `bias` or `scale`."""
 
     def has_decay(path: tuple, _: jax.Array) -> bool:
         # A tree that is one array has no names.

@@ -14,10 +14,10 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
-    """Whitens GAE over the tokens of each response.
+    """Whitens GAE over the tokens of each response, which counts as an episode by itself.
 
-    Each response is an episode by itself, whose reward is the return of the whole trajectory minus
-    the penalty of its step, at the last token.
+    The reward stands at the last token of the response: the return of the whole trajectory minus
+    the penalty of the response's step.
     """
     mask = response_mask(columns)
     rows = len(columns.mask)
@@ -32,9 +32,7 @@ def ppo(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantag
 
 
 def whiten_tokens(estimates: Gae, mask: Array) -> Advantages:
-    """Whitens advantages of tokens.
-
-    The advantage of a step is their mean, the episode part is zero.
+    """Whitens advantages of tokens; a step gets the mean of its tokens, and the episode part is 0.
 
     Args:
       estimates: Advantages and targets, [N, R] each.

@@ -47,11 +47,11 @@ def limit_log_ratio(log_ratio: Array) -> Array:
 
 
 def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Array:
-    """Replaces a token's ratio by that of its response (GSPO-token).
+    """Replaces a token's ratio by the ratio of its response (GSPO-token).
 
     Source: arXiv 2507.18071, eq. 13 and 14. The value is the mean log-ratio of the response; the
-    gradient is that of the token's own log-probability. Where the tokens of a response share an
-    advantage and the loss is a mean over responses, this is GSPO (eq. 5 and 7).
+    gradient is the gradient of the token's own log-probability. Where the tokens of a response
+    share an advantage and the loss is a mean over responses, this is GSPO (eq. 5 and 7).
 
     Args:
       log_ratio: [B, C] f32.
@@ -72,9 +72,7 @@ def sequence_log_ratio(log_ratio: Array, weight: Array, response: Array) -> Arra
 
 
 def product_log_ratio(log_ratio: Array, member: Array, response: Array) -> Array:
-    """Sums the log-ratios of a response's tokens (Turn-PPO).
-
-    Source: arXiv 2512.17008.
+    """Sums the log-ratios of a response's tokens (Turn-PPO, arXiv 2512.17008).
 
     Args:
       log_ratio: [B, C] f32.
@@ -123,9 +121,9 @@ def hoelder_log_ratio(log_ratio: Array, member: Array, response: Array, power: A
 def clip_log_ratio(
     log_ratio: Array, advantage: Array, *, clip_low: ArrayLike, clip_high: ArrayLike
 ) -> tuple[Array, Array]:
-    """Clips the ratio of each token on one side (GMPO).
+    """Clips the ratio of each token on the side to which its advantage pushes it (GMPO).
 
-    It is the side to which the token's advantage pushes the ratio. Source: arXiv 2507.20673.
+    Source: arXiv 2507.20673.
 
     Args:
       log_ratio: [B, C] f32.
@@ -169,10 +167,7 @@ def importance_weight(
 
 
 def within_cap(batch: StepBatch, correction: Correction, cap: float) -> Array:
-    """False for tokens of responses that a correction leaves out.
-
-    [..., B, C] bool; the corrections are those of `MASKS`.
-    """
+    """Returns [..., B, C] bool, False in responses that a correction of `MASKS` leaves out."""
     member = (batch.weight > 0.0).astype(jnp.float32)
     # Values of padding may be NaN or infinite, and padding has the number of a real response.
     difference = jnp.where(member > 0.0, batch.proximal - batch.behaviour, 0.0)
@@ -185,20 +180,14 @@ def within_cap(batch: StepBatch, correction: Correction, cap: float) -> Array:
 
 
 def response_numbers(batch: StepBatch) -> Array:
-    """The number of each token's response in its row.
-
-    [..., B, C] i32 in [0, C); 0 in padding.
-    """
+    """Numbers each token by its response in the row, [..., B, C] i32 below C; 0 in padding."""
     # Padding has the number of the first response. So sums over responses need values that are 0 in
     # padding.
     return jnp.maximum(batch.responses - 1, 0)
 
 
 def response_sums(values: Array, response: Array) -> Array:
-    """For each token the sum over its response.
-
-    Values and sums are [..., B, C].
-    """
+    """Gives each token the sum of the values of its response; values and sums are [..., B, C]."""
 
     # C numbers are enough: every response of a row has at least one of its C tokens.
     def row(values: Array, number: Array) -> Array:

@@ -19,9 +19,9 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def reinforce_pp(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares a step's return with those of all batch steps.
+    """Compares a step's return with the returns of all steps of the batch.
 
-    The episode part is zero; `step_weight` has no effect.
+    The episode part is zero, and `step_weight` has no effect.
     """
     # One group with one anchor state: its step advantage is the whitened return.
     single_group = replace(
@@ -37,9 +37,9 @@ def reinforce_pp(columns: StepColumns, **settings: Any) -> Advantages:
 
 
 def reinforce_pp_baseline(columns: StepColumns, *, normalize: str, **settings: Any) -> Advantages:
-    """Subtracts the group's mean from an episode's return and whitens.
+    """Subtracts the group's mean from an episode's return and whitens over the batch.
 
-    It whitens over the batch. The step part is zero; `gamma` and `step_weight` have no effect.
+    The step part is zero, and `gamma` and `step_weight` have no effect.
     """
     mask = columns.mask
     # Only the mean is taken off within the group; the scale is that of the batch.

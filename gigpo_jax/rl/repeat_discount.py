@@ -24,10 +24,7 @@ from gigpo_jax.rl.types import StepColumns
 def repeat_discount(
     columns: StepColumns, *, base: Callable[[StepColumns], Advantages], repeat: float, pair: float
 ) -> Advantages:
-    """Discounts the total of `base`.
-
-    The episode and step parts stay.
-    """
+    """Discounts the total advantages of `base`, and keeps their episode and step parts."""
     advantages = base(columns)
     summaries = jnp.zeros_like(columns.mask) if columns.summary is None else columns.summary
     steps = order_steps(replace(columns, mask=columns.mask & ~summaries))

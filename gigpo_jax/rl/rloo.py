@@ -15,10 +15,9 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def rloo(columns: StepColumns, **settings: Any) -> Advantages:
-    """Leaves an episode's own return out of its baseline.
+    """Leaves an episode's own return out of its baseline, by rescaling GiGPO's episode advantage.
 
-    The episode advantage of GiGPO is rescaled. The step part is zero; `normalize`, `episode_stats`
-    and `step_weight` have no effect.
+    The step part is zero; `normalize`, `episode_stats` and `step_weight` have no effect.
     """
     settings |= {"normalize": "mean", "episode_stats": "trajectory", "step_weight": 0.0}
     advantages = gigpo(columns, **settings)

@@ -1,8 +1,8 @@
 """Sets of rows that share a key, and statistics over them, in jit.
 
-A *segment* is a set of rows that share a key. Its number is that of its first row, so row n belongs
-to segment `segment[n] <= n`. Rows that belong to nothing (masked ones) carry the number N, which
-scatters drop.
+A *segment* is a set of rows that share a key. Its number is the index of its first row, so row n
+belongs to segment `segment[n] <= n`. Rows that belong to nothing (masked ones) carry the number N,
+which scatters drop.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def differs_from_previous(*keys: Array) -> Array:
       *keys: [N] arrays of equal length.
 
     Returns:
-      [N] bool, True where a row's keys are not those of the row before; True at row 0.
+      [N] bool, True where a row's keys differ from the keys of the row before; True at row 0.
     """
     change = jnp.zeros(keys[0].shape[0] - 1, bool)
     for key in keys:
@@ -37,7 +37,7 @@ def lexicographic_order(member: Array, *keys: Array) -> Array:
 
     Args:
       member: [N] bool, rows to sort.
-      *keys: [N] integer arrays, the most significant first; those of other rows do not matter.
+      *keys: [N] integer arrays, the most significant first; the keys of other rows have no effect.
 
     Returns:
       [N] i32, row index at each position of the order; rows with equal keys keep their order.
@@ -181,8 +181,8 @@ def compare_values(
     The result is `(v - mean) / F`. F is 1 for `normalize="mean"`, the standard deviation plus `eps`
     for `"mean_std"`. Values are measured from the segment's smallest one, so a segment of equal
     values gives exactly 0 and a common offset costs no digits; the mean is corrected by a second
-    pass and the variance is that of the centred values. A segment whose standard deviation is
-    exactly 0 tells nothing apart and gives 0 under `"mean_std"`.
+    pass and the variance is taken of the centred values. A segment whose standard deviation is
+    exactly 0 gives 0 under `"mean_std"`.
 
     Args:
       values: [N] f32, values to compare.

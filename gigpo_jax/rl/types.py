@@ -15,9 +15,9 @@ RESPONSE_PARTS = ("action", "subgoal", "switch")
 
 
 class ValueTargets(NamedTuple):
-    """Targets of a critic at response tokens.
+    """Targets of a critic at response tokens: f32 arrays of one shape, mostly [M, B, C].
 
-    All are f32 arrays of one shape, such as [M, B, C], or [M, B, C, 3] of a critic of plans.
+    A critic of plans has [M, B, C, 3].
 
     Attributes:
       value: Estimate of the return before the token, made before the updates.
@@ -33,9 +33,7 @@ class ValueTargets(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepBatch:
-    """One minibatch: M microbatches of B packed rows.
-
-    Only the first `microbatches` of them hold rows.
+    """One minibatch: M microbatches of B packed rows; only the first `microbatches` hold rows.
 
     Attributes:
       tokens: [M, B, T] i32, model input; 0 in padding.
@@ -45,7 +43,7 @@ class StepBatch:
       response_index: [M, B, C] i32, position in the row whose hidden state predicts the response
         token; 0 in padding.
       responses: [M, B, C] i32, number of the token's response in its row, from 1; 0 in padding. A
-        segment may have several responses: those of a conversation.
+        segment may have several responses, the turns of a conversation.
       targets: [M, B, C] i32, response tokens.
       behaviour: [M, B, C] f32, nats; log-probabilities of the policy that sampled the response.
       advantage: [M, B, C] f32.
@@ -159,7 +157,7 @@ class Column(NamedTuple):
 
 
 def collect_columns(**columns: Any) -> StepColumns:
-    """Makes step columns from columns by name; those of single methods go into `extra`."""
+    """Makes step columns from columns by name; the columns of single methods go into `extra`."""
     names = {column.name for column in fields(StepColumns)}
     extra = {name: column for name, column in columns.items() if name not in names}
     own = {name: column for name, column in columns.items() if name in names}

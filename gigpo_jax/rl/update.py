@@ -55,7 +55,7 @@ class TrainState:
     """State of training that an update changes.
 
     Attributes:
-      params: Trained parameters, a pytree: those of the policy, or of its adapter.
+      params: Trained parameters of the policy or of its adapter, a pytree.
       opt_state: State of the optimizer, a pytree. Moments are float32, the first one of
         `moment_dtype`.
       step: [] i32, number of applied updates.
@@ -69,9 +69,9 @@ class TrainState:
 
 
 def init_state(params: Params, optimizer: Optimizer) -> TrainState:
-    """Builds the state of a new run.
+    """Builds the state of a new run without copying the parameters.
 
-    The parameters are not copied: the first update donates them.
+    The first update donates the parameters.
     """
     # Moments are float32 whatever the parameters are: 1e-6 steps vanish in bfloat16.
     opt_state = optimizer.transform.init(
@@ -91,7 +91,7 @@ def response_logprobs(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes log-probability and entropy of a microbatch's response tokens.
 
-    Hidden states are gathered at the response positions first, so the vocabulary product, a large
+    Hidden states are gathered at the response positions first. So the vocabulary product, a large
     part of the work, runs on C positions of a row instead of T.
 
     Args:
@@ -148,7 +148,7 @@ def make_update(
     Returns:
       A jitted function (state, minibatch, frozen=None, iteration=None, rate=None) -> (state,
       metrics). It donates the state and only reads frozen parameters. Learning rate and p of a
-      Hölder mean are those of the iteration, [] i32 from 0; with None those of the number of
+      Hölder mean follow from the iteration, [] i32 from 0; with None, from the number of
       updates so far. A `rate`, [] f32, replaces the learning rate of the schedule: the program then
       does not depend on the length of the run.
 
@@ -178,10 +178,9 @@ def make_sft_update(
     state_shardings: TrainState | None = None,
     in_pieces: bool = False,
 ) -> Update:
-    """Builds the supervised step.
+    """Builds the supervised step, whose loss is the cross-entropy of the response tokens.
 
-    The loss is the cross-entropy of the response tokens. Arguments and result are those of
-    `make_update`.
+    Arguments and result are as for `make_update`.
     """
 
     def loss(*sums: Any, iteration: jax.Array) -> LossSums:
@@ -209,7 +208,7 @@ def make_logprobs(
     The function takes (params, minibatch, frozen=None) and returns [M, B, C] f32.
     `dataclasses.replace(batch, reference=logprobs(reference, batch))` gives a minibatch its
     reference policy, and `replace(batch, proximal=logprobs(params, batch))` recomputes the old
-    log-probabilities. Arguments are those of `make_update`; padding is 0.
+    log-probabilities. Arguments are as for `make_update`; padding is 0.
     """
 
     def logprobs(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:
@@ -230,10 +229,7 @@ def make_logprobs(
 
 
 def select_microbatch(batch: StepBatch, m: jax.Array | int) -> StepBatch:
-    """Selects microbatch m of a minibatch.
-
-    The fields are the same, without the M axis.
-    """
+    """Selects microbatch m of a minibatch: the same fields without the M axis."""
     # The number of microbatches is a scalar: it belongs to all of them and has no M axis.
     return jax.tree.map(
         lambda x: jax.lax.dynamic_index_in_dim(x, m, keepdims=False) if x.ndim else x, batch
@@ -282,7 +278,8 @@ def _make_policy_update(
 class PiecewiseUpdate:
     """An update of several device calls, one for each microbatch.
 
-    The host can show progress between them, and stop: the state changes only in the last call.
+    The host can show progress between the calls. It can also stop between them, because only the
+    last call changes the state.
     """
 
     def __init__(
@@ -314,9 +311,9 @@ class PiecewiseUpdate:
         *,
         between: Between = lambda result, done, total: None,
     ) -> tuple[TrainState, Metrics]:
-        """Makes an update; see `make_update`.
+        """Makes an update as described in `make_update`, and calls `between` after each microbatch.
 
-        `between` is called after each microbatch; an exception of it leaves the state as it was.
+        If `between` raises, the state stays as it was.
         """
         count = state.step + 0 if iteration is None else iteration
         totals = self._start(state.params)
@@ -343,7 +340,7 @@ def make_step(
     state_shardings: TrainState | None,
     in_pieces: bool = False,
 ) -> Update:
-    """Builds a train step, a function as that of `make_update`.
+    """Builds a train step, a function with the signature that `make_update` describes.
 
     Args:
       optimizer: Optimizer of `make_optimizer`.
@@ -534,10 +531,7 @@ def shard_state(
 def _apply_gradients(
     optimizer: Optimizer, state: TrainState, grads: Params, rate: jax.Array, finite: jax.Array
 ) -> TrainState:
-    """Applies one optimizer step if everything is finite.
-
-    Otherwise nothing changes.
-    """
+    """Applies one optimizer step if everything is finite, and changes nothing otherwise."""
     # Not optax.apply_if_finite: its cond changes the last bits of the result and adds a pass over
     # the gradients.
     updates, opt_state = optimizer.transform.update(grads, state.opt_state, state.params)

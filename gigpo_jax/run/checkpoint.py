@@ -1,6 +1,6 @@
 """Checkpoints for exact resumes, written in the background, whole or not at all.
 
-A checkpoint holds the train state in two parts, `params` and `rest`, that of a critic as
+A checkpoint holds the train state in two parts, `params` and `rest`, a critic's state as
 `critic_params` and `critic_rest`, policies of earlier iterations as `older`, and a record: JSON
 values such as the iteration and the position in the metrics. Each has a checksum.
 """
@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 class Checkpointer:
     """Checkpoints of one folder, of which the newest `keep` stay.
 
-    Each host makes one over the same shared folder; all call the same methods in the same order.
+    Each host makes one over the same shared folder, and all hosts call the same methods in the same
+    order.
     """
 
     def __init__(self, directory: str | Path, *, keep: int = 2, read_only: bool = False) -> None:
@@ -119,21 +120,16 @@ class Checkpointer:
         self._written.add(iteration)
 
     def compile_programs(self, parts: Mapping[str, Any]) -> None:
-        """Compiles what a save computes.
-
-        So the first save does not stop a run for it.
-        """
+        """Compiles what a save computes, so that the first save does not stop a run for it."""
         _prepare_parts(parts)
 
     def restore(self, like: TrainState, shardings: TrainState | None = None) -> Restored | None:
-        """Reads the newest valid checkpoint.
-
-        A warning names each newer one that is damaged.
+        """Reads the newest valid checkpoint, and warns of each newer one that is damaged.
 
         Args:
           like: State of the same shapes: arrays or `jax.ShapeDtypeStruct`s.
-          shardings: Shardings of the result, whatever mesh it was saved from; default: those of
-            `like`.
+          shardings: Shardings of the result, whatever mesh it was saved from; default: the
+            shardings of `like`.
 
         Returns:
           The state and the record, or None if there is no checkpoint.
@@ -268,10 +264,7 @@ class Checkpointer:
         return [path for path in self.directory.glob("*") if path.name.isdecimal()]
 
     def _check_links(self) -> None:
-        """Refuses links among the checkpoints.
-
-        Orbax would write through them or fail to delete them.
-        """
+        """Refuses links among the checkpoints: Orbax would write through or fail to delete them."""
         for path in self._checkpoint_folders():
             if path.is_symlink():
                 raise InputError(
@@ -328,10 +321,7 @@ def newest_record(directory: str | Path) -> dict[str, Any]:
 
 
 def _restore_read_only(directory: str | Path, like: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Parts of the newest checkpoint, if there is a folder.
-
-    See `restore_parts`.
-    """
+    """Returns parts of the newest checkpoint as `restore_parts` does, or None without a folder."""
     if not Path(directory).is_dir():
         return None
     checkpoints = Checkpointer(directory, read_only=True)
@@ -342,7 +332,7 @@ def _restore_read_only(directory: str | Path, like: Mapping[str, Any]) -> dict[s
 
 
 def checksum(tree: Any) -> str:
-    """A checksum of arrays, the same for every sharding.
+    """Returns a checksum of arrays, the same for every sharding.
 
     It is computed on the device. It sees every change of one element, and any other change with a
     probability of 1 - 2^-32.
@@ -354,9 +344,9 @@ def checksum(tree: Any) -> str:
 
 @jax.jit
 def _leaf_sums(leaves: list[jax.Array]) -> list[jax.Array]:
-    """Sum of each array modulo 2^32.
+    """Sums the bits of each array's elements modulo 2^32, each mixed with its index.
 
-    It adds bits of elements, mixed with their index. The mixing is MurmurHash3's finaliser.
+    The mixing is MurmurHash3's finaliser.
     """
     # Integer sums modulo 2^32 are the same in any order, so every sharding gives the same number; a
     # sum of floats would depend on it. 0x9E3779B9 is 2^32 divided by the golden ratio: indices that

@@ -49,10 +49,7 @@ class Stop:
 
 
 class HostsStopped(Exception):
-    """The stop of a host.
-
-    All hosts raise this at the same place, or vote there themselves.
-    """
+    """The stop of a host, raised at the same place by all hosts that do not vote there."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.text)
@@ -66,7 +63,7 @@ class Hosts:
         self._round = 0
 
     async def share(self, work: Awaitable[_T]) -> _T:
-        """Awaits this host's share until all hosts are done.
+        """Awaits this host's share of work until all hosts are done with theirs.
 
         All hosts must call it, in the same order.
 
@@ -97,14 +94,11 @@ class Hosts:
         return task.result()
 
     async def stop(self, stop: Stop) -> Stop:
-        """Stops all hosts; returns the first host's reason.
-
-        It is that of the first host, in their order, that has one.
-        """
+        """Stops all hosts and returns the reason of the first host, by number, that has one."""
         return await self._vote(stop) or stop
 
     def agree(self, stop: Stop | None = None) -> Stop | None:
-        """Returns the first host's reason to stop; None to continue.
+        """Returns the first host's reason to stop, or None to continue.
 
         With several hosts it cannot be called in an event loop.
 
@@ -117,10 +111,9 @@ class Hosts:
 
     @contextlib.contextmanager
     def stopping(self) -> Iterator[None]:
-        """Stops the other hosts if the block fails.
+        """Stops the other hosts, without a checkpoint, if the block fails.
 
-        They make no checkpoint then. If another host stops and this one does not vote in the block,
-        its process ends.
+        If another host stops and this one does not vote in the block, this process ends.
 
         Raises:
           HostsStopped: the block failed after another host had stopped; a stopped host makes
@@ -151,10 +144,7 @@ class Hosts:
             block_end.set()
 
     def _watch(self, block_end: threading.Event) -> None:
-        """Ends the process once another host waits in vain.
-
-        That host waits for the vote of this one.
-        """
+        """Ends the process once another host waits in vain for the vote of this one."""
         host = jax.process_index()
         limit = STOP_LIMIT_S + (LAST_S if host == 0 else -LAST_S)
         stopped_at: float | None = None

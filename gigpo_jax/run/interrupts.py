@@ -1,7 +1,4 @@
-"""SIGTERM and Ctrl-C.
-
-During set-up they end the program; while a run trains they ask it to stop with a checkpoint.
-"""
+"""SIGTERM and Ctrl-C: they end set-up, and ask a run that trains to stop with a checkpoint."""
 
 import asyncio
 import signal
@@ -27,10 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def raise_interrupted() -> None:
-    """Lets SIGTERM or SIGINT raise `Interrupted` once.
-
-    The next one ends the process.
-    """
+    """Lets the first SIGTERM or SIGINT raise `Interrupted`, and the next one end the process."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         # Restored first: a second signal ends the process even if `Interrupted` is swallowed on its
@@ -48,9 +42,9 @@ class UpdateStopped(Exception):
 
 
 class Interrupts:
-    """A context in which signals do not end the process.
+    """A context in which SIGTERM and SIGINT do not end the process.
 
-    These are SIGTERM and SIGINT. The program reads `status` or gives a function to call.
+    The program reads `status` or gives a function to call.
 
     Attributes:
       status: Exit status of the signal (143 or 130); 0 before a signal.

@@ -26,7 +26,7 @@ class OpenRun:
       mesh: Mesh of the learner's devices.
       policy: Policy with the parameters of `model.path`.
       trained: Newest parameters, in place of `policy.trained`.
-      version: Iteration of these parameters; 0: they are those of `model.path`.
+      version: Iteration of these parameters; 0: they are the parameters of `model.path`.
     """
 
     config: ConfigDict

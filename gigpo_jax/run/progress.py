@@ -85,10 +85,7 @@ class Bar:
         self._bar.refresh()
 
     def _form(self) -> str:
-        """tqdm's format: a bar if the work's size is known.
-
-        A stage counts nothing.
-        """
+        """Returns tqdm's format: a bar if the work's size is known; a stage has no counter."""
         if not self._unit:
             return "{desc} [{elapsed}{postfix}]"
         if self._total is None:

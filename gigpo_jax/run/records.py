@@ -56,10 +56,7 @@ def find_saved_config(workdir: str) -> str:
 
 
 def describe_nearest(folder: Path) -> str:
-    """Names at most three likely runs, or "".
-
-    They are in the folder, or beside it with a similar name.
-    """
+    """Names at most three likely runs in the folder, or beside it with a similar name, or ""."""
     runs = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))[:3]
     if not runs:
         names = [path.parent.name for path in folder.parent.glob(f"*/{CONFIG}")]

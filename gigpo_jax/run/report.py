@@ -26,10 +26,7 @@ PEAK_FLOPS = {
 
 
 def say(text: str) -> None:
-    """Prints lines on the first host, above progress bars.
-
-    Control characters are escaped.
-    """
+    """Prints lines on the first host above progress bars, with control characters escaped."""
     if jax.process_index() == 0:
         print_lines(text)
 
@@ -49,10 +46,9 @@ def print_start(config: ConfigDict, workdir: Path, tasks: int) -> None:
 
 
 class Remaining:
-    """Estimate of the remaining time of a run.
+    """Estimate of the remaining time of a run, from this process's iterations without compilation.
 
-    It is made from this process's iterations without compilation. There is one after two
-    iterations: the first is not like the others.
+    There is one after two iterations, because the first differs from the others.
     """
 
     def __init__(self) -> None:
@@ -60,10 +56,7 @@ class Remaining:
         self._seconds = 0.0
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Counts metrics if they are of an iteration.
-
-        Its evaluation counts too.
-        """
+        """Adds the seconds of an iteration and its evaluation; other metrics are skipped."""
         if "time/iteration" in metrics:
             self._iterations += 1
             seconds = (
@@ -75,7 +68,7 @@ class Remaining:
             self._seconds += max(seconds, 0.0)
 
     def seconds(self, config: ConfigDict, done: int) -> float | None:
-        """Remaining seconds after `done` iterations, or None.
+        """Returns the remaining seconds after `done` iterations.
 
         None without an estimate, and at the end.
         """
@@ -88,10 +81,7 @@ class Remaining:
 def print_iteration(
     config: ConfigDict, done: int, metrics: Mapping[str, float], remaining: float | None
 ) -> None:
-    """Prints one line for an iteration.
-
-    `remaining` is the rest of the run, s.
-    """
+    """Prints one line for an iteration; `remaining` is the rest of the run, s."""
     words = [f"iteration {done}/{config.train.iterations}"]
     columns = (
         ("success", "episode/success_rate", "{:.0%}"),
@@ -179,9 +169,9 @@ def _environment_program(name: str) -> Path:
 
 
 def _program(name: str) -> str:
-    """Words to type for a program of this Python environment.
+    """Returns the words to call a program of this Python environment: its name, or its path.
 
-    It is the name if the shell finds the program there, else the path.
+    The name is enough if the shell finds the program there.
     """
     path = _environment_program(name)
     shell_path = shutil.which(name)
@@ -193,9 +183,7 @@ def _program(name: str) -> str:
 
 
 def throughput_metrics(metrics: Mapping[str, float], flops: int, devices: int) -> dict[str, float]:
-    """The metrics `throughput/*` of an iteration.
-
-    MFU is there only where the device's peak is known.
+    """Returns the metrics `throughput/*` of an iteration, with MFU if the device's peak is known.
 
     Args:
       metrics: Metrics of the iteration: `rollout/*`, `batch/tokens`, `time/rollout`, `time/update`.

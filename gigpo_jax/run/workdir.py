@@ -34,9 +34,7 @@ _FIX_TORN_FILE = "restore the file from a copy or choose another --workdir"
 
 @contextlib.contextmanager
 def open_workdir(workdir: Path, config: ConfigDict) -> Iterator[None]:
-    """Makes and locks the folder of a run.
-
-    Removes it if the block ends before `claim_workdir`.
+    """Makes and locks the folder of a run, and removes it if the block ends before `claim_workdir`.
 
     Raises:
       InputError: it cannot be written, another run uses it, or its config.json differs.
@@ -49,9 +47,9 @@ def open_workdir(workdir: Path, config: ConfigDict) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(workdir: Path) -> Iterator[None]:
-    """Holds an flock on a folder for all hosts.
+    """Holds an flock on a folder for all hosts, which the first host takes.
 
-    The first host takes it. The lock ends with the process.
+    The lock ends with the process.
 
     Raises:
       InputError: another process holds it.
@@ -96,10 +94,7 @@ def _remove_created(workdir: Path, previous_files: set[Path]) -> None:
 
 
 def _lock_file(file: TextIO, workdir: Path) -> str:
-    """Locks a file; returns the lock's other holder, or "".
-
-    A file system without locks gives a warning.
-    """
+    """Locks a file and returns the lock's other holder, or ""; warns if there are no locks."""
     try:
         # Without waiting: a run may take days. The system releases the lock however the process
         # ends.
@@ -167,10 +162,7 @@ def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:
 
 
 def _say_growth(saved: dict[str, Any], config: ConfigDict) -> None:
-    """Says that a run gets more iterations.
-
-    It also says what depends on their number.
-    """
+    """Says that a run gets more iterations, and what depends on their number."""
     values = flatten(config.to_dict())
     iterations = config.train.iterations
     previous = saved.get("train.iterations", iterations)
@@ -195,8 +187,8 @@ def _scheduled_keys(config: ConfigDict) -> list[str]:
 def claim_workdir(workdir: Path, config: ConfigDict, base: str = "") -> None:
     """Writes config.json and `Policy.base` once set-up is done.
 
-    After a start that failed the folder takes any config. Existing files stay; config.json takes a
-    larger `train.iterations`.
+    So the folder takes any config after a start that failed. Existing files stay, but config.json
+    takes a larger `train.iterations`.
     """
     if jax.process_index() > 0:
         return
@@ -260,9 +252,9 @@ def check_run(workdir: Path, config: ConfigDict, *, initial: bool) -> None:
 
 
 def _check_same_model(workdir: Path, config: ConfigDict) -> None:
-    """Refuses a config with another model than a folder's run.
+    """Refuses a config with another model than a folder's run: no array would fit.
 
-    No array would fit. What is evaluated, and how responses are sampled, may differ.
+    What is evaluated, and how responses are sampled, may differ.
     """
     if not (workdir / CONFIG).exists():
         return
@@ -279,10 +271,10 @@ def _check_same_model(workdir: Path, config: ConfigDict) -> None:
 
 
 def _may_be_same_model(saved_path: str, path: str) -> bool:
-    """Whether two values of `model.path` may name the same model.
+    """Returns False only if two values of `model.path` are different folders that exist here.
 
-    A folder may have moved, and a model of the Hub may be read from a folder: only two folders that
-    are here can be compared.
+    A folder may have moved, and a model of the Hub may be read from a folder, so other values may
+    name the same model.
     """
     if path == saved_path or not saved_path:
         return True
@@ -349,8 +341,5 @@ def _adapter_settings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def host_folder(workdir: Path) -> Path:
-    """Folder of this host's metrics.
-
-    It is the workdir on the first host, else a folder in it.
-    """
+    """Returns the folder of this host's metrics: the workdir on the first host, else one in it."""
     return workdir if jax.process_index() == 0 else workdir / f"host{jax.process_index()}"

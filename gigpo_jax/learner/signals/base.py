@@ -23,9 +23,7 @@ from gigpo_jax.trajectory import Step, StepCredit
 
 
 class ScoredSteps:
-    """Steps of this host, their samples, and their scores.
-
-    The scores are those under the policy before the updates.
+    """Steps of this host, their samples, and their scores under the policy before the updates.
 
     Attributes:
       steps: steps as from `trajectory.finished_steps`.
@@ -44,17 +42,11 @@ class ScoredSteps:
     # Once: several signals and saved rollouts read it, and it costs a forward pass.
     @cached_property
     def token_logprobs(self) -> TokenLogprobs:
-        """The policy's scores of the responses, computed once.
-
-        All hosts read this together.
-        """
+        """The policy's scores of the responses, computed once; all hosts read them together."""
         return self.score_samples(self.samples)
 
     def score_samples(self, samples: Sequence[Sample]) -> TokenLogprobs:
-        """Scores other samples under the policy.
-
-        All hosts call this together.
-        """
+        """Scores other samples under the policy; all hosts call this together."""
         trained, frozen = self.policy
         return self.score(trained, frozen, samples)
 
@@ -90,7 +82,7 @@ class SignalProgram:
     Attributes:
       name: name in the report of `gigpo preflight`.
       lowered: program for arrays that need not be here.
-      every_epoch: whether it runs for the minibatches of each epoch; else for those of one.
+      every_epoch: whether it runs for the minibatches of each epoch, or of one epoch alone.
     """
 
     name: str
@@ -104,18 +96,12 @@ def unscored_batch(batch: StepBatch) -> StepBatch:
 
 
 def plan_scores(config: ConfigDict, batch: StepBatch) -> StepBatch:
-    """Shapes of a minibatch that is scored.
-
-    `batch` has those of separate texts.
-    """
+    """Returns the shapes of a minibatch that is scored, given its shapes with separate texts."""
     return _plan_trees(unscored_batch(batch), shares_prefixes(config))
 
 
 def plan_update(config: ConfigDict, batch: StepBatch) -> StepBatch:
-    """Shapes of a minibatch of an update.
-
-    `batch` has those of separate texts.
-    """
+    """Returns the shapes of a minibatch of an update, given its shapes with separate texts."""
     by_group = config.train.minibatch_by == "group"
     return _plan_trees(batch, by_group and shares_prefixes(config))
 
@@ -138,8 +124,8 @@ class Signal:
     `lower_programs` are for plans: they read no weights and allocate nothing.
 
     Attributes:
-      columns: names of the `StepColumns` that it computes; those of one method with the `Column`
-        that each is.
+      columns: names of the `StepColumns` that it computes; the columns of one method with their
+        `Column`.
       batch_fields: dtype of each field of `StepBatch` that it fills, [M, B, C] arrays; or a pytree
         of dtypes for a pytree of arrays.
       scores_steps: whether the policy scores all steps of an iteration once for it.
@@ -183,7 +169,7 @@ class Signal:
 
     @classmethod
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
-        """Whether any run can compute its columns for these steps.
+        """Returns whether any run can compute the signal's columns for these steps.
 
         `gigpo credit` then grades the algorithms that read them, whatever the run's algorithm is.
         """
@@ -192,7 +178,7 @@ class Signal:
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes that it adds to the memory plan, by purpose.
+        """Returns the bytes that the signal adds to the memory plan, by purpose.
 
         They count parameters and what belongs to them, such as moments, over all devices that split
         the parameters; see `memory.SignalBytes`. `shape` is the policy's.
@@ -204,9 +190,9 @@ class Signal:
     def abstract_arrays(
         cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
     ) -> dict[str, Any]:
-        """Shapes of its arrays on the devices, by purpose.
+        """Returns the shapes of its arrays on the devices, with their shardings, by purpose.
 
-        They have shardings. The policy has shapes in place of parameters, and no tokenizer.
+        The policy has shapes in place of parameters, and no tokenizer.
         """
         del config, policy, mesh
         return {}
@@ -215,10 +201,9 @@ class Signal:
     def lower_programs(
         cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, batch: StepBatch
     ) -> Iterator[SignalProgram]:
-        """Its programs of an iteration, for shapes.
+        """Lowers its programs of an iteration for shapes, without the scores of `scores_steps`.
 
-        The scores of `scores_steps` are not among them. The policy is that of `abstract_arrays`,
-        and the batch has shapes too.
+        The policy is as for `abstract_arrays`, and the batch has shapes in place of arrays too.
         """
         del config, policy, mesh, batch
         return iter(())
@@ -238,53 +223,38 @@ class Signal:
         return cls.start(config, policy, mesh)
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
-        """Columns of the steps by name, [N, ...] each.
-
-        All hosts call this together.
-        """
+        """Computes columns of the steps, [N, ...] each, by name; all hosts call this together."""
         del scored
         return {}
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
-        """Fields of `StepBatch` by name, for each step.
+        """Computes fields of `StepBatch` by name, one number or [R] array a step, in their order.
 
-        One number or [R] array a step, in the order of steps. All hosts call this together.
+        All hosts call this together.
         """
         del credited
         return {}
 
     def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
-        """Learns from an iteration's steps, after their advantages were computed.
+        """Learns from an iteration's steps, whose advantages are computed, and returns metrics.
 
-        All hosts call this together. Returns metrics of all hosts.
+        All hosts call this together, and the metrics are of all hosts.
         """
         del scored
         return {}
 
     def update(self, batch: StepBatch, policy: tuple[Any, Any]) -> Metrics:
-        """Makes one update from a minibatch.
-
-        `policy` has trained and frozen parameters.
-        """
+        """Makes one update from a minibatch; `policy` has trained and frozen parameters."""
         del batch, policy
         return {}
 
     def checkpoint_parts(self) -> dict[str, Any]:
-        """Trees of arrays that a resumed run needs, by name.
-
-        The names are those in a checkpoint.
-        """
+        """Returns the trees of arrays that a resumed run needs, by their names in a checkpoint."""
         return {}
 
     def checkpoint_record(self) -> dict[str, Any]:
-        """JSON values that a resumed run needs, by name.
-
-        The names are those in a checkpoint's record.
-        """
+        """Returns JSON values that a resumed run needs, by their names in a checkpoint's record."""
         return {}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Continues from the trees of a checkpoint.
-
-        `checkpoint["record"]` is its record.
-        """
+        """Continues from the trees of a checkpoint and its record, `checkpoint["record"]`."""

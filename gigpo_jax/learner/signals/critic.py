@@ -55,7 +55,7 @@ class SavedCritic(Signal):
     columns: ClassVar[Collection[str]] = ("value", "tokens", "token_value")
 
     def __init__(self, token_values: TokenValues, params: Any, read_values: ReadValues) -> None:
-        """Takes a value function, parameters, and a maker of columns.
+        """Takes a value function, its parameters, and a function from values to columns.
 
         The functions are as from `make_token_values` and `Critic.value_reader`.
         """
@@ -69,9 +69,7 @@ class SavedCritic(Signal):
         return self._params
 
     def values(self, policy: tuple[Any, Any], samples: Sequence[Sample]) -> list[np.ndarray]:
-        """The value before each response token.
-
-        It is [R] f32 a sample, or [R, 3].
+        """Returns the value before each response token, [R] f32 or [R, 3] f32 a sample.
 
         Args:
           policy: trained and frozen parameters of the policy, which a value head reads.
@@ -115,10 +113,7 @@ class Critic(SavedCritic):
 
     @classmethod
     def value_reader(cls, config: ConfigDict, policy: Policy) -> ReadValues:
-        """The function from samples and their values to columns.
-
-        The columns are those of `value_columns`.
-        """
+        """Returns the function from samples and their values to the columns of `value_columns`."""
         del policy
         length = config.sampling.max_response_tokens
         return lambda samples, values: value_columns(values, length)
@@ -141,7 +136,7 @@ class Critic(SavedCritic):
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes of parameters, gradients and moments.
+        """Returns the bytes of parameters, gradients and moments.
 
         First moments may have two bytes each; all others have four. A value head alone is too small
         to count.
@@ -185,10 +180,7 @@ class Critic(SavedCritic):
     def load(
         cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, checkpoints: Path
     ) -> SavedCritic:
-        """The newest checkpoint's critic without its optimizer.
-
-        The critic of the start if there is no checkpoint.
-        """
+        """Loads the newest checkpoint's critic without its optimizer, or else the start critic."""
         # The parameters alone: the optimizer would need twice their memory.
         abstract = abstract_critic_params(config, policy, mesh)
         params, version = newest_params(checkpoints, abstract, CHECKPOINT_PARAMS)
@@ -198,10 +190,7 @@ class Critic(SavedCritic):
         return SavedCritic(token_values, params, cls.value_reader(config, policy))
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
-        """`ValueTargets` of each step.
-
-        The values are from before the updates.
-        """
+        """Returns `ValueTargets` of each step, with the values from before the updates."""
         targets = credited.credit.target
         assert targets is not None  # algorithms that need a critic compute its targets
         # One target a step, or one a token: the algorithm's choice.
@@ -234,7 +223,7 @@ def value_columns(values: Sequence[np.ndarray], length: int) -> dict[str, np.nda
     Args:
       values: value before each response token, one [R] f32 a step; the value of a step without
         tokens is 0.
-      length: R of `token_value`, at least that of the longest response.
+      length: R of `token_value`, at least the length of the longest response.
     """
     tokens = np.array([len(row) for row in values], np.int32)
     padded = np.zeros((len(values), length), np.float32)

@@ -11,9 +11,9 @@ CLOSING = "Knowing this, solve the task."
 
 
 def hindsight_prompt(tokenizer: Tokenizer, turn: Turn, context: str, limit: int) -> np.ndarray:
-    """Adds a context and a closing sentence to a prompt.
+    """Adds a context and a closing sentence to a prompt, and shortens the context where it must.
 
-    What does not fit is left out of the middle of the context first.
+    The middle of the context is cut first.
 
     Returns:
       [P] i32 with P <= limit.

@@ -27,10 +27,7 @@ class ReplayedExperts(Signal):
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes of all minibatches of an iteration.
-
-        They count over all devices that split rows.
-        """
+        """Returns the bytes of an iteration's minibatches, over all devices that split rows."""
         assert shape.experts is not None
         itemsize = route_dtype(shape.experts.count).itemsize
         tokens = stored_rows(config) * config.batch.row_length

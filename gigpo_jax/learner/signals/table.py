@@ -61,7 +61,7 @@ def load_signals(
       policy: policy of the run.
       mesh: mesh as from `make_mesh`.
       checkpoints: folder of the run's checkpoints, which need not exist.
-      columns: names of the columns to compute, for all algorithms; None: those of the run.
+      columns: names of the columns to compute, for all algorithms; None: the run's columns.
     """
     if columns is None:
         signals = needed_signals(config)
@@ -90,10 +90,7 @@ def gradable_columns(config: ConfigDict, policy: Policy, steps: Sequence[Step]) 
 
 
 def compute_columns(signals: Sequence[Signal], scored: ScoredSteps) -> dict[str, np.ndarray]:
-    """The columns of all signals by name.
-
-    All hosts call this together.
-    """
+    """Computes the columns of all signals by name; all hosts call this together."""
     columns: dict[str, np.ndarray] = {}
     for signal in signals:
         computed = signal.compute_columns(scored)

@@ -119,7 +119,7 @@ CHARTS = {
 
 
 def describe_metric(name: str) -> str:
-    """The description of a metric, or "".
+    """Returns the description of a metric, or "".
 
     Metrics of a task type or panel have the description of the whole.
     """

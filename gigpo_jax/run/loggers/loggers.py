@@ -40,10 +40,7 @@ class Start:
 
 
 class Logger(Protocol):
-    """A display of metrics.
-
-    An exception of any method ends the logger with a warning, not the run.
-    """
+    """A display of metrics; an exception of any method ends it with a warning, and not the run."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Takes metrics once for each step; the steps increase."""
@@ -55,10 +52,7 @@ class Logger(Protocol):
         """Takes a text, before the metrics of its step."""
 
     def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
-        """Takes PNG files, before the metrics of their step.
-
-        It is only called with pictures.
-        """
+        """Takes PNG files before the metrics of their step; it is not called without pictures."""
 
     def close(self) -> None:
         """Ends the run's log."""
@@ -111,9 +105,6 @@ def make_start(
 
 
 def as_code_block(text: str) -> str:
-    """Markdown that shows a text as it is.
-
-    The text may be anything that an environment or a model wrote.
-    """
+    """Returns Markdown that shows a text as it is, whatever an environment or a model wrote."""
     # Indented, not fenced: the text may contain a fence.
     return "\n".join("    " + escape_controls(line) for line in text.splitlines())

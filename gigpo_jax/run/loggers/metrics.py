@@ -35,10 +35,7 @@ class Timers:
 
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Adds the duration of the block to `name`.
-
-        Seconds in which several blocks of a name run count once.
-        """
+        """Adds the block's seconds to `name`; blocks of a name that run at once count once."""
         self._count(name)
         self._running[name] += 1
         try:
@@ -57,10 +54,7 @@ class Timers:
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:
-        """Adds jax's compilation time in the block to `compile`.
-
-        It is the time in all threads.
-        """
+        """Adds jax's compilation time in the block, of all threads, to `compile`."""
 
         def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
             # Called in the thread that compiles; several may compile at once, and their seconds add
@@ -118,10 +112,7 @@ class MetricsWriter:
     def open_loggers(
         self, makers: Mapping[str, Callable[[Start], Logger]], config: ConfigDict
     ) -> None:
-        """Starts the loggers of `find_loggers`, on the first host.
-
-        This comes before the first record.
-        """
+        """Starts the loggers of `find_loggers` on the first host, before the first record."""
         if jax.process_index() > 0:
             return
         records = list(_read_records(self._path))
@@ -211,10 +202,7 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def _keep_records(path: Path, last: int) -> None:
-    """Cuts a metrics.jsonl after its last record to keep.
-
-    That is the last whole one of a step <= `last`.
-    """
+    """Cuts a metrics.jsonl after its last whole record of a step <= `last`."""
     end = 0
     position = 0
     last_step = -1

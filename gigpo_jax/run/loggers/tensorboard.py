@@ -44,16 +44,10 @@ _PREFIX = "events.out.tfevents."
 
 
 class TensorBoard:
-    """An event file in tensorboard/NAME below a run's folder.
-
-    Every method may raise `OSError`.
-    """
+    """An event file in tensorboard/NAME below a run's folder; every method may raise `OSError`."""
 
     def __init__(self, start: Start) -> None:
-        """Starts a file; removes later events from older files.
-
-        A resumed run will write these again.
-        """
+        """Starts a file, and removes the events that a resumed run writes again from older ones."""
         board = start.folder / "tensorboard"
 
         def is_kept(event: Event) -> bool:
@@ -128,7 +122,7 @@ class TensorBoard:
 
 
 def _start_time(folder: Path) -> float:
-    """Time for the name of the next event file, s.
+    """Returns the time for the name of the next event file, s, not before the older files' times.
 
     TensorBoard reads the files in the order of their names, so a clock that was put back must not
     sort a resumed run before its beginning.
@@ -146,10 +140,9 @@ def _as_hparam(value: Any) -> bool | float | str:
 
 
 def _chart_layout(labels: Sequence[str]) -> Summary:
-    """The page "Custom Scalars", in the order of `CHARTS`.
+    """Builds the page "Custom Scalars", in the order of `CHARTS`; other pages sort by name.
 
-    Other pages sort by name. Charts show the curves of each environment of `env.mix` beside that of
-    all.
+    Charts show the curves of each environment of `env.mix` beside the curve of all environments.
     """
     # The tags of a chart are patterns. This one takes NAME and NAME/LABEL, but no longer name.
     ending = f"(/({'|'.join(labels)}))?$" if labels else "$"

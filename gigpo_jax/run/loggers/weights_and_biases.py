@@ -81,10 +81,7 @@ class WeightsAndBiases:
         self._log(step, {name: wandb.Html("\n".join(images), inject=False)}, commit=False)
 
     def close(self) -> None:
-        """Ends the run.
-
-        Records not sent in ten minutes stay in the folder, for `wandb sync`.
-        """
+        """Ends the run; records not sent in ten minutes stay in the folder, for `wandb sync`."""
         self._run.finish()
 
     def _log(self, step: int, values: dict[str, Any], *, commit: bool) -> None:
