@@ -31,10 +31,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def carl(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares the children of each node.
-
-    No setting has an effect.
-    """
+    """Compares the children of each node; no setting has an effect."""
     del settings
     steps = order_steps(replace(columns, anchor=columns.past))
     reward = steps.reward - steps.penalty

@@ -8,7 +8,7 @@ METHOD = Algorithm(
     advantages=ema_grpo,
     columns=("task_deviation",),
     settings={
-        # Both values are those of the published code.
+        # Both values are from the published code.
         "decay": Setting(
             0.99, "weight of earlier iterations in the moments of a task type", FRACTION
         ),

@@ -8,7 +8,7 @@ the returns of task type k over iterations, this one included
 divided by its own deviation, of ddof 0, plus 1e-6. So rare and frequent outcomes, and types with
 rewards of other sizes, weigh the same.
 
-The formula is that of the published code, with decay 0.99, guard 5 and the least deviation 1e-3.
+The formula is from the published code, with decay 0.99, guard 5 and the least deviation 1e-3.
 Our choices: a penalty is part of the return, whatever the preset says, as rewards of the format are
 there; a group of one episode has advantage 0, and the code refuses it.
 """
@@ -24,9 +24,9 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def ema_grpo(columns: StepColumns, *, guard: float, **settings: Any) -> Advantages:
-    """Divides differences to the group's mean by the moving deviation.
+    """Divides differences to the group's mean by the moving deviation; the step part is zero.
 
-    The step part is zero; `decay` is a setting of the column.
+    The setting `decay` has its effect on the column `task_deviation`, and none here.
 
     Args:
       columns: N steps.

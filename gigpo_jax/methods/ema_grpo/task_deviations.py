@@ -38,10 +38,7 @@ Moments = dict[str, tuple[float, float]]
 
 
 class TaskDeviations(Signal):
-    """Moments of the returns of each task type.
-
-    Every host joins the returns of all hosts, so all have the same moments.
-    """
+    """Moments of the returns of each task type, equal on all hosts, which join their returns."""
 
     columns = MappingProxyType(
         {
@@ -84,9 +81,9 @@ class TaskDeviations(Signal):
         return signal
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
-        """The deviations of the steps' task types, [N] f32.
+        """The deviations of the steps' task types, [N] f32, with the returns of these steps.
 
-        They contain the returns of these steps; the state stays as it is.
+        The signal's own moments do not change; `learn_steps` changes them.
         """
         moments = self._updated(scored.steps)
         deviations = [_deviation(moments[_type_key(step)]) for step in scored.steps]
@@ -129,9 +126,9 @@ class TaskDeviations(Signal):
 
 
 def _episode_rows(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
-    """Task types and returns of the steps' episodes.
+    """Task types and returns of the steps' episodes: [k, 2] u32 hashes and [k] f32.
 
-    They are [k, 2] u32 hashes and [k] f32 sums of rewards minus penalties, in the order of first
+    A return is the sum of rewards minus penalties. Episodes stand in the order of their first
     steps.
     """
     types: dict[int, tuple[int, int]] = {}

@@ -9,7 +9,7 @@ METHOD = Algorithm(
     columns=("entropy",),
     settings={
         BASE: BASE_GRPO,
-        # k, k_next and zeta are those of a third party's code: the paper's are not known to us.
+        # k, k_next and zeta are from a third party's code: the paper's values are not known to us.
         "k": Setting(
             1.0, "factor of a step's uncertainty in the exponent of its weight", NOT_NEGATIVE
         ),

@@ -28,10 +28,7 @@ def empg(
     k_next: float,
     zeta: float,
 ) -> Advantages:
-    """Scales the total of `base`.
-
-    The episode and step parts stay.
-    """
+    """Scales the total of `base`, whose episode and step parts stay."""
     advantages = base(columns)
     steps = order_steps(columns)
     valid = steps.valid
@@ -40,7 +37,7 @@ def empg(
     entropy = columns.entropy[steps.order]
     low = jnp.min(jnp.where(valid, entropy, jnp.inf))
     high = jnp.max(jnp.where(valid, entropy, -jnp.inf))
-    # 1e-8 is that of the formula. With equal entropies h is 0, and every weight 1.
+    # 1e-8 is in the formula. With equal entropies h is 0, and every weight 1.
     uncertainty = jnp.where(valid, (entropy - low) / (high - low + 1e-8), 0.0)
     weight = jnp.where(valid, jnp.exp(-k * uncertainty), 0.0)
     bonus = steps.following(zeta * jnp.exp(-k_next * uncertainty), 0.0)

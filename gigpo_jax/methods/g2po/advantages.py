@@ -1,7 +1,7 @@
 """G2PO (arXiv 2606.22995): values of states, compared at each state and over the task.
 
-With g the anchor state of step t, g' that of the next step, T the steps of the episode and R its
-return:
+With g the anchor state of step t, g' the anchor state of the next step, T the steps of the episode
+and R its return:
 
     V(g) = mean over the rows of g of gamma^(T - t) R
     n    = V(g'); at a last step R
@@ -9,7 +9,7 @@ return:
     c_2  = z(n - V(g)) over the rows of the task
     A    = A_E + step_weight (c_1 + c_2)
 
-The formula is that of the authors' code, with gamma 0.95 and z of ddof 1; `normalize="mean"`
+The formula is from the authors' code, with gamma 0.95 and z of ddof 1; `normalize="mean"`
 divides nowhere. A_E is the episode advantage of GiGPO, there over rows, as with the preset
 `verl_agent`.
 

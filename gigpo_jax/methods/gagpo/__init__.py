@@ -8,7 +8,7 @@ from gigpo_jax.rl.algorithm_types import LAM, ONE_EACH, STEP, Algorithm
 METHOD = Algorithm(
     advantages=gagpo,
     # Our choice: no source that we have read names lam or the clips, so the clips
-    # are those of GSPO.
+    # are from GSPO.
     settings={"lam": replace(LAM, default=0.8)},
     fixed=STEP | {"ratio": "sequence"},
     defaults=ONE_EACH | {"clip_low": 3e-4, "clip_high": 4e-4},

@@ -1,8 +1,8 @@
 """GraphGPO (arXiv 2605.26684): steps are compared by how near they come to success.
 
-The graph of a task group has an edge of cost 1 from the anchor state of each step, g, to that of
-the next one, g'. The last step of a won episode leads to success, that of a lost one to a state
-from which nothing is reached. With d(g) the shortest distance to success:
+The graph of a task group has an edge of cost 1 from the anchor state g of each step to the anchor
+state g' of the next one. The last step of a won episode leads to success, the last step of a lost
+one to a state from which nothing is reached. With d(g) the shortest distance to success:
 
     q = 10 omega^d(g')
     A = A_E + step_weight z(q)          z over the rows of g, 0 where g has one row
@@ -36,9 +36,7 @@ def graphgpo(
     ddof: int,
     **settings: Any,
 ) -> Advantages:
-    """Adds the comparison of distances to the episode advantage.
-
-    `gamma` has no effect.
+    """Adds the comparison of distances to the episode advantage; `gamma` has no effect.
 
     Args:
       columns: N steps.

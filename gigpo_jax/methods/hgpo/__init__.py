@@ -10,7 +10,7 @@ METHOD = Algorithm(
     settings={
         "history": Setting(2, "number of past steps that the deepest level compares", NOT_NEGATIVE),
         "alpha": Setting(1.0, "exponent of the levels' weights", NOT_NEGATIVE),
-        # Paper and code differ here; the default is that of the code.
+        # Paper and code differ here; the default is the code's.
         "weight_offset": Setting(
             1,
             "offset of the weights; 1: they count from 2, as in the authors' code; 0: from 1",

@@ -63,7 +63,7 @@ def hgpo(
             previous_segment = steps.previous(segment, rows)
             member = previous_segment < rows
             segment = segments.number_segments(member, steps.anchor, previous_segment)
-        # ddof 0 is that of the authors' code, whatever the preset says.
+        # The authors' code has ddof 0, whatever the preset says.
         advantage = segments.compare_values(
             score, score, segment, member, normalize=normalize, ddof=0, eps=1e-6
         )
@@ -82,7 +82,7 @@ def hgpo(
             for level, advantage in levels
         ]
     )
-    # 1e-6 is that of the formula; it also makes a step without any level 0.
+    # 1e-6 is in the formula; it also makes a step without any level 0.
     total = jnp.sum(weights * advantages, 0) / (jnp.sum(weights, 0) + 1e-6)
     total = steps.restore(total)
     return Advantages(total=total, episode=jnp.zeros_like(total), step=total)

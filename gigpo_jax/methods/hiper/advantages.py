@@ -8,7 +8,7 @@ the reward of a turn less its penalties, and V_low, V_high and V_switch of the c
     switch  A_t = G_t - V_switch(t),                 G_t the rewards up to turn s, then V_high(s)
     high    d_k = G_k - V_high(k)                    A_k = d_k + gamma^n segment_lam A_s
 
-The tokens of the action have low, those of the decision to switch have switch, and those of the
+Tokens of the action have low, tokens of the decision to switch have switch, and tokens of the
 subgoal have high at the first turn of a segment; all other tokens have 0. Each of the three is
 whitened over its turns. The targets are A + V.
 
@@ -32,9 +32,7 @@ from gigpo_jax.rl.types import RESPONSE_PARTS, StepColumns
 
 
 class _Turn(NamedTuple):
-    """What the turn before reads of a turn.
-
-    All are [] f32, or bool.
+    """What the recursion over turns reads of the next turn, each [] f32 or [] bool.
 
     Attributes:
       start: Whether it begins a segment.
@@ -66,10 +64,7 @@ def hiper(
     truncation: str,
     **_: Any,
 ) -> Advantages:
-    """Gives each part of a response an advantage.
-
-    The episode part is zero.
-    """
+    """Gives each part of a response an advantage; the episode part is zero."""
     order = order_steps(columns)
     valid = order.valid
     value = jnp.where(valid[:, None], columns.extra["plan_value"][order.order], 0.0)

@@ -1,7 +1,7 @@
 """A critic of plans: three values a response, for HiPER (arXiv 2602.16165).
 
-The value of the turn's action (low) is read behind the subgoal, those of the subgoal (high) and of
-the decision to switch before the first token of the response.
+The value of the turn's action (low) is read behind the subgoal. The values of the subgoal (high)
+and of the decision to switch are read before the first token of the response.
 """
 
 from collections.abc import Sequence
@@ -60,10 +60,7 @@ class PlanCritic(Critic):
         return read_values
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
-        """`ValueTargets` of each step, [R, 3] each.
-
-        The values are from before the updates.
-        """
+        """`ValueTargets` of each step, [R, 3] each, with the values from before the updates."""
         targets = credited.credit.target
         assert targets is not None  # `hiper` computes them
         columns = credited.columns
@@ -102,8 +99,5 @@ def plan_targets(
 
 
 def _read_places(sample: Sample, read_parts: PartReader) -> list[int]:
-    """The place where each of `PLAN_VALUES` is read.
-
-    It is the token of the response behind it.
-    """
+    """For each of `PLAN_VALUES`, the index of the response token before which it is read."""
     return [read_parts(sample.response_tokens).after_subgoal, 0, 0]

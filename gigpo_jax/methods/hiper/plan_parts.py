@@ -43,10 +43,7 @@ class PlanParts(Signal):
     )
 
     def __init__(self, read_parts: PartReader, length: int) -> None:
-        """Takes a reader and the limit of responses.
-
-        The reader is as from `part_reader`.
-        """
+        """Takes a reader, as from `part_reader`, and the length limit of responses in tokens."""
         self._read_parts = read_parts
         self._length = length
 
@@ -80,10 +77,7 @@ class PlanParts(Signal):
 
 
 def plan_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """The columns `plan_start` and `plan_changed` of whole episodes.
-
-    They are [N] bool; the steps may have any order.
-    """
+    """The columns `plan_start` and `plan_changed` of whole episodes in any order, [N] bool each."""
     starts = np.zeros(len(steps), bool)
     changes = np.zeros(len(steps), bool)
     previous: dict[int, SubgoalResponse] = {}

@@ -21,7 +21,7 @@ A2TGPO = Algorithm(
     changes="clips",
     columns=("answer_logprob",),
     settings={
-        # alpha, the clips and the missing KL term are those of a copy of its code.
+        # alpha, the clips and the missing KL term are from a copy of its code.
         "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),
         "clip_scale": Setting(
             0.3, "largest relative change of a turn's clips by its gain", FRACTION

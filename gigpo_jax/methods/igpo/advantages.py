@@ -36,8 +36,7 @@ def igpo(
 ) -> Advantages:
     """Adds discounted gains of turns to the episode's outcome.
 
-    The episode part comes from the outcome, the step part from the gains. `episode_stats` has no
-    effect.
+    The episode part is the outcome's, the step part the gains'. `episode_stats` has no effect.
     """
     del settings
     steps = order_steps(columns)
@@ -69,10 +68,9 @@ def a2tgpo(
     clip_scale: float,
     **settings: Any,
 ) -> Advantages:
-    """Adds scaled gains to the outcome, and adapts the clips.
+    """Adds scaled gains to the outcome, and widens or narrows the clips of each turn by its gain.
 
-    The clips of a turn widen or narrow by its gain. The episode part is the outcome, the step part
-    alpha D. `episode_stats` has no effect.
+    The episode part is the outcome, the step part alpha D. `episode_stats` has no effect.
     """
     del settings
     steps = order_steps(columns)
@@ -81,7 +79,7 @@ def a2tgpo(
     turn, outcome, penalty = _find_turns(steps, penalty_in)
     gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
 
-    # u: gains compared with those of the turns with the same index. `compare_values` has no
+    # u: gains compared with the gains of turns with the same index. `compare_values` has no
     # variance with an epsilon inside the root, so the division stands here.
     peers = segments.number_segments(turn, steps.group, steps.step)
     centred = segments.compare_values(gain, gain, peers, turn, normalize="mean", ddof=0, eps=0.0)

@@ -34,10 +34,7 @@ class KnownAnswers(Signal):
     scores_steps = True
 
     def __init__(self, config: ConfigDict, tokenizer: Tokenizer) -> None:
-        """Reads the sample limits and the words before an answer.
-
-        The words are the environment's.
-        """
+        """Reads the length limits of samples, and the environment's words before an answer."""
         sampling = config.sampling
         self._tokenizer = tokenizer
         self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
@@ -80,10 +77,9 @@ class KnownAnswers(Signal):
         return {"answer_logprob": scored.score_samples(samples).means()["logprob"]}
 
     def _answer_sample(self, step: Step) -> Sample:
-        """The answer as the response to the step's prompt.
+        """The answer as the response to the step's prompt, within the length limit of samples.
 
-        It keeps within the limit. The end of a long answer and the start of a long prompt are left
-        out.
+        The end of a long answer and the start of a long prompt are left out.
         """
         # At most half of the room for the answer: it means nothing without its prompt.
         answer = np.asarray(self._tokenizer.encode(step.answer)[: self._limit // 2], np.int32)

@@ -20,10 +20,9 @@ from gigpo_jax.rl.types import StepColumns
 def lite_ppo(
     columns: StepColumns, *, ddof: int, penalty_in: PenaltyIn, **settings: Any
 ) -> Advantages:
-    """Divides differences to the group's mean by the batch's deviation.
+    """Divides differences to the group's mean by the batch's deviation; the step part is zero.
 
-    The step part is zero; `normalize`, `episode_stats`, `singleton_episode` and `step_weight` have
-    no effect.
+    `normalize`, `episode_stats`, `singleton_episode` and `step_weight` have no effect.
     """
     # The division is done here, so these do not depend on the preset.
     settings |= {

@@ -3,8 +3,8 @@
     A = (R - mean R) / mean R        over the task group
 
 For rewards of 0 and 1 the mean is the success rate: rare successes weigh more than with GRPO. The
-mean of the divisor is that of returns without penalties. Where it is not above 0 the advantage is
-0, and so it is in a group of one episode.
+divisor is the mean of returns without penalties. Where it is not above 0 the advantage is 0, and
+so it is in a group of one episode.
 """
 
 from typing import Any
@@ -17,10 +17,9 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def max_rl(columns: StepColumns, **settings: Any) -> Advantages:
-    """Divides the episode advantage by the group's mean return.
+    """Divides the episode advantage by the group's mean return; the step part is zero.
 
-    The step part is zero; `normalize`, `episode_stats`, `singleton_episode` and `step_weight` have
-    no effect.
+    `normalize`, `episode_stats`, `singleton_episode` and `step_weight` have no effect.
     """
     # The division is done here, so these do not depend on the preset.
     settings |= {

@@ -4,7 +4,7 @@ from gigpo_jax.core.settings import POSITIVE, Setting
 from gigpo_jax.methods.oprl.advantages import oprl
 from gigpo_jax.rl.algorithm_types import ONE_EACH, Algorithm
 
-# beta, the weight, the ratio of responses and the missing KL term are those of the paper.
+# beta, the weight, the ratio of responses and the missing KL term are the paper's.
 METHOD = Algorithm(
     advantages=oprl,
     columns=("implicit_reward",),

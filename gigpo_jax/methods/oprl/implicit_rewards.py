@@ -141,10 +141,7 @@ class ImplicitRewards(SavedRewards):
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes of parameters, gradients and moments.
-
-        First moments may have two bytes each.
-        """
+        """Bytes of parameters, gradients and moments; first moments may have two bytes each."""
         count = trained_bytes(config, shape) // 4
         return {"copy": count * (12 + jnp.dtype(config.optim.moment_dtype).itemsize)}
 
@@ -180,10 +177,7 @@ class ImplicitRewards(SavedRewards):
     def load(
         cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, checkpoints: Path
     ) -> SavedRewards:
-        """The newest checkpoint's copy without its optimizer.
-
-        It is the policy if there is no checkpoint.
-        """
+        """The newest checkpoint's copy without its optimizer, or the policy if there is none."""
         del mesh
         params, _ = newest_params(checkpoints, policy.trained, f"{CHECKPOINT_PREFIX}params")
         return SavedRewards(config.rl.settings.beta, params)
@@ -246,7 +240,7 @@ class ImplicitRewards(SavedRewards):
 
 
 def _score_settings(config: ConfigDict) -> dict[str, Any]:
-    """Settings of log-probabilities, also those of the policy."""
+    """Settings of log-probabilities, of the copy and of the policy."""
     return {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
 
 

@@ -43,9 +43,7 @@ class PairSums(NamedTuple):
 def pair_slopes(
     log_ratio: np.ndarray, won: np.ndarray, group: np.ndarray, *, beta: float
 ) -> PairSums:
-    """Differentiates the summed loss of all pairs of episodes.
-
-    A pair has a won and a lost episode of one group.
+    """Differentiates the summed loss of all pairs of a won and a lost episode of one group.
 
     Args:
       log_ratio: [E] f, nats; D of each episode.
@@ -78,7 +76,7 @@ class SlopeSums:
     """Sums over response tokens.
 
     Attributes:
-      loss: [] f32, sum of slope times log-probability. Its gradient is that of the pairs.
+      loss: [] f32, sum of slope times log-probability. Its gradient is the pairs' gradient.
     """
 
     loss: Array

@@ -12,7 +12,7 @@ rows:
 
     n >= ROWS               (A - mean) / (deviation + eps); without the division if it is below
                             DEVIATION
-    1 < n < ROWS            mean and deviation are mixed with those of all rows, n / ROWS of its own
+    1 < n < ROWS            mean and deviation of all rows are mixed in, n / ROWS of its own
     n = 1                   A as it is
 
 Source: the authors' code, with the weights of its script. Our choices: means over rows where the
@@ -47,9 +47,9 @@ def rebel(
     step_weight: float,
     **settings: Any,
 ) -> Advantages:
-    """Adds both comparisons of beliefs to the episode advantage.
+    """Adds both comparisons of beliefs to the episode advantage, and standardises the sums.
 
-    `episode` and `step` of the result are the terms before the last standardisation.
+    `episode` and `step` of the result are the terms before that standardisation.
     """
     mask = columns.mask
     settings["episode_stats"] = "trajectory"
@@ -66,7 +66,7 @@ def rebel(
     ordered_grade = jnp.where(steps.valid, grade[steps.order], 0.0)
     belief, _ = segments.suffix_sums(ordered_grade, steps.step, steps.trajectory, gamma)
 
-    # The key of the task type is in that of the group.
+    # The key of the group contains the key of the task type.
     key = columns.extra["belief"]
     peers = segments.number_segments(mask, columns.group, key[:, 0], key[:, 1])
 

@@ -1,7 +1,7 @@
 """Tokens of the thought count less in the loss than the action's: a proposal of this project.
 
 A token outside the response's action span has weight `thought`, one inside 1; all terms and means
-of the loss have these weights. A wrapper: advantages are those of `base`. ActFocus (arXiv
+of the loss have these weights. A wrapper: advantages are from `base`. ActFocus (arXiv
 2605.14558) lowers the gradients of reasoning too; its weights are not known to us, and this is not
 ActFocus.
 """
@@ -24,9 +24,7 @@ def response_weight(
 
 
 def token_weights(action_mask: np.ndarray, *, thought: float, **settings: Any) -> np.ndarray:
-    """Weighs the tokens of a response.
-
-    A response without an action is all thought.
+    """Weighs the tokens of a response, which is all thought if it has no action.
 
     Args:
       action_mask: [R] bool, tokens of the action.

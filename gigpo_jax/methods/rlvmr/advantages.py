@@ -22,10 +22,9 @@ from gigpo_jax.rl.types import StepColumns
 def rlvmr(
     columns: StepColumns, *, step_weight: float, normalize: str, ddof: int, **settings: Any
 ) -> Advantages:
-    """Adds the comparison of steps with the same tag.
+    """Adds the comparison of steps with the same tag to the episode advantage of GiGPO.
 
-    It is added to the episode advantage of GiGPO. `gamma` has no effect. The authors' code has
-    `episode_stats="step"`; here the preset decides.
+    `gamma` has no effect. The authors' code has `episode_stats="step"`; here the preset decides.
     """
     mask = columns.mask
     settings |= {"step_weight": 0.0, "normalize": normalize, "ddof": ddof}

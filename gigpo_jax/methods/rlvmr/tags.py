@@ -22,10 +22,7 @@ PLANNING, EXPLORE, REFLECTION = range(1, 4)
 
 
 class Tags(Signal):
-    """Numbers and rewards of tags.
-
-    Both read the text of responses alone.
-    """
+    """Numbers and rewards of tags, which depend on the text of responses alone."""
 
     columns = MappingProxyType(
         {
@@ -69,10 +66,7 @@ class Tags(Signal):
 
 
 def tag_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """The columns `tag` and `step_reward` of whole episodes.
-
-    They are [N] i32 and [N] f32; the steps may have any order.
-    """
+    """The columns `tag`, [N] i32, and `step_reward`, [N] f32, of whole episodes in any order."""
     tags = np.zeros(len(steps), np.int32)
     rewards = np.zeros(len(steps), np.float32)
     episodes: dict[int, list[int]] = defaultdict(list)
@@ -94,12 +88,9 @@ def tag_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
 
 
 def response_tag(turn: Turn) -> int:
-    """Number of the first of `TAGS` in the response.
-
-    0 for none or an invalid response.
-    """
+    """Number of the first of `TAGS` in the response; 0 for no tag or an invalid response."""
     if turn.valid:
-        # The order of TAGS decides and not that of the text, as in the authors' code.
+        # The order in TAGS decides, not the order in the text, as in the authors' code.
         for number, name in enumerate(TAGS, start=1):
             if f"<{name}>" in turn.response:
                 return number
@@ -109,7 +100,7 @@ def response_tag(turn: Turn) -> int:
 def tag_reward(tag: int, step: Step, previous: Turn | None, past_actions: set[str]) -> float:
     """The reward of a tagged step, 0 or 1.
 
-    Planning is rewarded if the episode is won, exploring if the action is new in the episode,
+    Planning is rewarded if the episode is won, exploring if the action is new in the episode, and
     reflection if it changes the action after one that failed.
     """
     if tag == PLANNING:

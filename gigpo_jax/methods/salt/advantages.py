@@ -20,10 +20,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def salt(columns: StepColumns, *, base: Callable[[StepColumns], Advantages]) -> Advantages:
-    """Averages the total of `base` over shared edges.
-
-    The episode and step parts stay.
-    """
+    """Averages the total of `base` over shared edges; its episode and step parts stay."""
     advantages = base(columns)
     mask = columns.mask
     rows = mask.shape[0]

@@ -1,7 +1,7 @@
 """What the teacher of SERL (arXiv 2605.19447) reads about a step besides its prompt.
 
-The modes are those of the authors' recipe/serl/privileged_context.py that ask no other model. Order
-and content of the parts are theirs: with several parts a context needs all of them, and a step
+The modes are from the authors' recipe/serl/privileged_context.py, without modes that ask another
+model. Order and content of the parts are theirs: with several parts a context needs all, and a step
 without one keeps the advantage of the base. The words are ours. Left out are the judge's modes, the
 oldest mode (`legacy`: one response of a won episode), similar anchors, and the limits of steps,
 which are off by default there.
@@ -70,10 +70,7 @@ class Hindsight:
         return "\n\n".join(sections) if all(sections) else ""
 
     def _describe_state(self, step: Step) -> str:
-        """The actions in the step's state, and a won episode.
-
-        The actions are those of all episodes of the group.
-        """
+        """The actions that the group's episodes took in the step's state, and a won episode."""
         # This mode shows answers alone, without wins and returns, as in the authors' code.
         if self._sections == ("feedback",):
             return _section("feedback", self._state_feedback(step))
@@ -97,10 +94,7 @@ class Hindsight:
         return "\n".join(lines)
 
     def _describe_candidates(self, step: Step, names: set[str]) -> str:
-        """Tries, wins and returns of each action in the state.
-
-        It also shows the best and the worst try of each.
-        """
+        """Tries, wins and returns of each action in the state, with its best and its worst try."""
         blocks = []
         for action, tries in self._candidates(step):
             ranked = sorted(tries, key=self._rank)
@@ -135,10 +129,7 @@ class Hindsight:
         return "\n\n".join(blocks)
 
     def _candidates(self, step: Step) -> list[tuple[str, list[Step]]]:
-        """The actions tried in the state, each with its tries.
-
-        The actions are in the order of their first tries, and tries in that of the rollout.
-        """
+        """The actions tried in the state, each with its tries, in the order of the rollout."""
         candidates: dict[str, list[Step]] = defaultdict(list)
         for attempt in self._states[step.group, step.turn.anchor]:
             # Actions that differ only in case and spaces count as one.
@@ -158,10 +149,7 @@ class Hindsight:
         return [later for later in self._episodes[step.trajectory] if later.step > step.step]
 
     def _next_observation(self, step: Step) -> str:
-        """The next prompt.
-
-        After the last step it is the environment's last text.
-        """
+        """The next prompt; after the last step, the last text of the environment."""
         later_steps = self._later_steps(step)
         return (later_steps[0].turn.prompt if later_steps else step.turn.feedback).strip()
 

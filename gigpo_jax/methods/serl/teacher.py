@@ -45,7 +45,7 @@ class Teacher(Signal):
         """Copies the trained parameters of the policy.
 
         Args:
-          config: config as from `config.resolve`; `rl.settings` has those of SERL.
+          config: config as from `config.resolve`; `rl.settings` has the settings of SERL.
           policy: policy at the start.
 
         Raises:
@@ -79,10 +79,7 @@ class Teacher(Signal):
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Bytes of what is trained.
-
-        With an adapter it is the adapter alone.
-        """
+        """Bytes of the trained parameters; with an adapter, the bytes of the adapter alone."""
         return {"teacher": trained_bytes(config, shape)}
 
     @classmethod
@@ -131,7 +128,7 @@ class Teacher(Signal):
         return {"teacher": scores}
 
     def _hindsight_sample(self, sample: Sample, turn: Turn, context: str) -> Sample:
-        # The experts of the rollout are those of another prompt.
+        # The experts of the rollout belong to another prompt.
         sample = replace(sample, routes=None)
         if not context:
             return sample

@@ -77,7 +77,8 @@ class Library(TaskSource):
     def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The best strategies and warnings for a state, best first.
 
-        Those of its cluster; of a state in no cluster, those of the whole task kind.
+        They come from the state's cluster, or from the whole task kind if the state is in no
+        cluster.
         """
         if self.updates < self._warmup:
             return (), ()
@@ -145,10 +146,7 @@ class Library(TaskSource):
         entries.append(LibraryEntry(kind, text, score, clusters))
 
     def _assign_clusters(self, kind: str, states: Sequence[str]) -> list[str]:
-        """First members of the states' clusters.
-
-        A state that resembles none starts one.
-        """
+        """First members of the states' clusters; a state that resembles no cluster starts one."""
         known = self._clusters(kind)
         assigned: dict[str, None] = {}
         for state in states:
@@ -250,10 +248,7 @@ def _penalized_return(trajectory: Trajectory) -> float:
 
 
 def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dict[str, Any]]:
-    """The lessons of all hosts, in one order on each.
-
-    All hosts call this together.
-    """
+    """The lessons of all hosts, in one order on each; all hosts call this together."""
     records = []
     for trajectory in trajectories:
         lesson = trajectory.lesson

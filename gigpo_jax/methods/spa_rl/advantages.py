@@ -9,9 +9,9 @@ penalties. The critic's loss is, with R the sum of an episode's rewards,
 
     (sum_t c_t - R)^2 / 2
 
-The sum is that before the updates, and what is missing is shared by the n steps: the target of c_t
-is c_t + (R - sum_t c_t) / n, and targets add up to R. In the first minibatch the gradient is that
-of the loss, divided by n. Departures from the authors' code: it trains the estimator
+The sum is taken before the updates, and the n steps share what is missing: the target of c_t is
+c_t + (R - sum_t c_t) / n, and targets add up to R. In the first minibatch the gradient is the
+gradient of the loss divided by n. Departures from the authors' code: it trains the estimator
 before, on episodes of a warm-started policy, and keeps it; there PPO with another critic learns
 from the rewards, over tokens. With a longer episode the sum of g grows, there and here.
 """
@@ -31,10 +31,7 @@ from gigpo_jax.rl.types import StepColumns
 def spa_rl(
     columns: StepColumns, *, base: Callable[[StepColumns], Advantages], grounding: float
 ) -> Advantages:
-    """Calls the base with rewards of progress.
-
-    The targets are those of the critic.
-    """
+    """Calls the base with rewards of progress; the targets are the critic's."""
     mask = columns.mask
     rows = len(mask)
     last = last_tokens(response_mask(columns))

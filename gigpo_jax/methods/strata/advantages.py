@@ -58,9 +58,7 @@ def strata(columns: StepColumns, *, best: float, **settings: Any) -> Advantages:
 def strategy_returns(
     columns: StepColumns, strategy: Array, is_step: Array, best: float, penalty_in: Any
 ) -> Array:
-    """The worth of each row's strategy.
-
-    It is the mean return of its best episodes.
+    """The worth of each row's strategy: the mean return of the best share of its episodes.
 
     Args:
       columns: Columns of N rows.

@@ -7,7 +7,7 @@ from gigpo_jax.trajectory import mean_uncertainty
 
 
 class ResamplingPart(EpisodePart):
-    """Samples a turn again while its uncertainty is nearly that of the turn before.
+    """Samples a turn again while its uncertainty is nearly equal to the previous turn's.
 
     Equal uncertainty does not count: the condition of T2PO's code. The uncertainty is ours.
     """
@@ -17,7 +17,7 @@ class ResamplingPart(EpisodePart):
         self._settings = settings
 
     def samples_again(self, episode: Episode, completion: Completion, attempt: int) -> bool:
-        """Compares the uncertainty with that of the turn before."""
+        """Compares the uncertainty with the previous turn's."""
         steps = [turn for turn in episode.trajectory.turns if not turn.is_summary]
         if attempt == self._settings.resample_turns or not steps:
             return False

@@ -12,10 +12,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def text_critic(columns: StepColumns, *, lam: float, **settings: Any) -> Advantages:
-    """Calls StepPO with gamma 1.
-
-    The critic's values are undiscounted.
-    """
+    """Calls StepPO with gamma 1, as the critic's values are undiscounted."""
     del settings
     advantages = step_ppo(columns, gamma=1.0, lam=lam)
     # The critic learns on the host: no target for the device.

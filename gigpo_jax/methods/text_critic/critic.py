@@ -47,9 +47,9 @@ _WORD = re.compile(r"[^\W\d]+")
 
 
 class TextCritic(Signal):
-    """Values of states, learnt from the episodes of earlier iterations.
+    """Values of states, learnt from the episodes that all hosts played in earlier iterations.
 
-    Every host holds the episodes of all hosts, so all have the same weights.
+    Every host holds these episodes, so all hosts have the same weights.
     """
 
     columns = ("value",)
@@ -108,10 +108,9 @@ class TextCritic(Signal):
         self._read_memory(checkpoint["record"].get(RECORD, ()))
 
     def values(self, steps: Sequence[Step]) -> np.ndarray:
-        """The values of the states before the steps, [N] f32.
+        """The values of the states before the steps of whole episodes, [N] f32.
 
-        The steps are those of whole episodes. With an empty memory it is the mean return of these
-        steps.
+        With an empty memory every value is the mean return of these steps.
         """
         if not self._memory:
             returns = self._join(remaining_returns(steps))
@@ -128,10 +127,7 @@ class TextCritic(Signal):
         return (lowest + (highest - lowest) / (1 + np.exp(-logit))).astype(np.float32)
 
     def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
-        """Adds an iteration's steps to the memory.
-
-        The oldest iteration is forgotten.
-        """
+        """Adds an iteration's steps to the memory, which forgets the oldest iteration."""
         words = self._join(state_words(scored.steps, self._max_steps))
         returns = self._join(remaining_returns(scored.steps))
         self._memory = [*self._memory, (words, returns)][-ITERATIONS:]
@@ -152,10 +148,7 @@ class TextCritic(Signal):
 
 
 def state_words(steps: Sequence[Step], max_steps: int) -> np.ndarray:
-    """The hashed words of the states before some steps.
-
-    [N, WORDS] u32, each word once, then zeros.
-    """
+    """The hashed words of the states before some steps: [N, WORDS] u32, each once, then zeros."""
     rows = np.zeros((len(steps), WORDS), np.uint32)
     for row, step in zip(rows, steps, strict=True):
         words = _hash_words(step.type, step.turn.task, step.turn.anchor, max_steps - step.step)
@@ -181,10 +174,7 @@ def _hash_word(word: str) -> int:
 
 
 def remaining_returns(steps: Sequence[Step]) -> np.ndarray:
-    """The rewards minus penalties from each step on, summed.
-
-    [N] f32; the sum goes to the end of the episode.
-    """
+    """The sum of rewards minus penalties from each step to the end of its episode, [N] f32."""
     returns = np.zeros(len(steps), np.float32)
     totals: dict[int, float] = {}
     for row, step in sorted(enumerate(steps), key=lambda pair: -pair[1].place):

@@ -24,9 +24,9 @@ from gigpo_jax.rl.types import StepColumns
 def tree(
     columns: StepColumns, *, penalty_in: PenaltyIn, normalize: str, ddof: int, **settings: Any
 ) -> Advantages:
-    """Compares a step's node value with the task's returns.
+    """Compares a step's node value with the task's returns; the step part is zero.
 
-    The step part is zero; `gamma`, `step_weight` and `episode_stats` have no effect.
+    `gamma`, `step_weight` and `episode_stats` have no effect.
     """
     del settings
     steps = order_steps(columns)

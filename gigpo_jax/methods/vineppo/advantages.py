@@ -5,8 +5,9 @@ With the states s of an episode, each the task with all actions before it:
     V(s)     = mean return of the episodes of the group that begin in s
     A(i,t)   = r_t - p_t + V(s_(t+1)) - V(s_t)                V = 0 after the last step
 
-Forks are the continuations, and whole episodes are those of the start. The forks of a group are
-limited, so a state may have none: steps between two states with values share the advantage
+Continuations of later states are forks, continuations of the start whole episodes. The forks of a
+group are limited, so a state may have none: steps between two states with values share the
+advantage
 
     A        = sum of their r - p + V(the next such state) - V(the last one)
 
@@ -30,10 +31,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def vineppo(columns: StepColumns, **settings: Any) -> Advantages:
-    """Compares the values of neighbouring states.
-
-    No setting has an effect.
-    """
+    """Compares the values of neighbouring states; no setting has an effect."""
     del settings
     steps = order_steps(replace(columns, anchor=columns.past))
     rows = len(steps.valid)
@@ -49,7 +47,7 @@ def vineppo(columns: StepColumns, **settings: Any) -> Advantages:
     # The sum over steps without values between telescopes.
     gain = reward + steps.following(value, 0.0) - value
     span = segments.number_runs(has_value, steps.valid)
-    # Its number is that of its first row.
+    # A span has the number of its first row.
     first_row = jnp.minimum(span, rows - 1)
     advantage = jax.ops.segment_sum(gain, span, rows)[first_row]
     is_alone = (begins & (count == 1))[first_row]
