@@ -85,13 +85,13 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
                 is_shared=config.engine.weights_dir != "",
                 description=description,
                 dtype=config.engine.dtype,
-                # The learner writes pairs of scale 1, which is that of alpha = rank.
+                # The learner writes pairs of scale 1, which is the scale of alpha = rank.
                 adapter=shape and LoraConfig(shape.rank, float(shape.rank), shape.targets),
                 max_body=server.largest_body(engine.config.vision, max_length(config)),
             ),
             report.say,
         )
-        # They would stay in memory beside those of the learner.
+        # They would stay in memory beside the learner's parameters.
         del params
         # A signal is the usual end of a server: status 0.
         with contextlib.suppress(Interrupted):

@@ -48,9 +48,7 @@ from gigpo_jax.trajectory import Trajectory, finished_steps
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Evaluates the newest weights of a run.
-
-    Writes JSON, the episodes beside it (`rollout.record`), and a table to the console.
+    """Evaluates the newest weights; writes JSON, episodes (`rollout.record`) and a printed table.
 
     Args:
       config: Config as from `config.resolve`.
@@ -59,8 +57,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         and _<number> if that file has the results of another evaluation.
 
     Returns:
-      The exit status: 0 done, 1 no engine was left or too many episodes were aborted, or that of a
-      host that stopped.
+      The exit status: 0 done, 1 no engine was left or too many episodes were aborted, or the status
+      of a host that stopped.
 
     Raises:
       InputError: see `open_run`; or the examples of the agent do not fit.
@@ -151,10 +149,7 @@ def _panel_examples(
 
 
 def _describe_evaluation(opened: OpenRun, panel: Panel) -> dict[str, Any]:
-    """What the results follow from, as JSON values.
-
-    That is the panel, the weights, the agent and the settings.
-    """
+    """What the results depend on, as JSON values: panel, weights, agent and settings."""
     values = flatten(opened.config.to_dict())
     settings = {name: value for name, value in values.items() if affects_results(name)}
     return {
@@ -168,10 +163,7 @@ def _describe_evaluation(opened: OpenRun, panel: Panel) -> dict[str, Any]:
 
 
 def _result_path(workdir: Path, record: Mapping[str, Any]) -> Path:
-    """The file of an evaluation.
-
-    It is a new one, unless an earlier one has the same evaluation.
-    """
+    """The file of an evaluation: a new one, unless a file has the same evaluation already."""
     agent = record["agent"].rpartition(":")[2]
     stem = f"eval_{record['panel']}" + ("" if agent == "plain" else f"_{agent}")
     number = 1
@@ -183,10 +175,7 @@ def _result_path(workdir: Path, record: Mapping[str, Any]) -> Path:
 
 
 def _holds_evaluation(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether a file has the results of this evaluation.
-
-    They may be from an earlier call.
-    """
+    """Whether a file has the results of this evaluation, which an earlier call may have made."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     # A file that cannot be read is another evaluation: it is not overwritten.
@@ -203,10 +192,7 @@ def _write_results(
     record: Mapping[str, Any],
     path: Path,
 ) -> None:
-    """Prints the table of results and writes it as JSON.
-
-    What the results follow from comes first in the file.
-    """
+    """Prints the table of results and writes it as JSON, behind what the results depend on."""
     config = opened.config
     summaries = {}
     outcomes = {}
@@ -241,10 +227,7 @@ def _result_labels(config: ConfigDict, decoding: str) -> list[str]:
 def _write_episodes(
     opened: OpenRun, results: Mapping[str, Sequence[Trajectory]], path: Path
 ) -> None:
-    """Writes each decoding's episodes beside `path`, with their credit.
-
-    The credit is computed as in training.
-    """
+    """Writes each decoding's episodes beside `path`, with their credit as in training."""
     config = opened.config
     policy = opened.policy
     advantages = make_objective(config).advantages

@@ -22,10 +22,9 @@ from gigpo_jax.run.progress import show_stage
 
 
 def run(config: ConfigDict, workdir: Path, out: str, push: str = "") -> int:
-    """Writes the newest weights for transformers and vLLM.
+    """Writes the newest weights for transformers and vLLM, and a critic, if any, into `critic/`.
 
-    With an adapter see `model_folder.save_policy`. A critic goes into `critic/` of the folder, see
-    `critic_model.save_critic`.
+    See `model_folder.save_policy` for a policy with an adapter, and `critic_model.save_critic`.
 
     Args:
       config: Config as from `config.resolve`.

@@ -36,9 +36,7 @@ RECORD_EVERY = 10  # updates between two records of metrics
 
 
 class Imitation:
-    """Training that minimises the cross-entropy of responses.
-
-    It starts from the newest checkpoint if there is one.
+    """Training that minimises the cross-entropy of responses, from the newest checkpoint if any.
 
     Attributes:
       state: Parameters, optimizer and counters.
@@ -79,8 +77,8 @@ class Imitation:
         # Whole conversations: single steps of one would share no tokens on any host.
         segments = join_continuations(samples)[jax.process_index() :: jax.process_count()]
         samples = [samples[number] for segment in segments for number in segment]
-        # Only the trained ones: the held-out loss is that of responses in every run, so it can be
-        # compared.
+        # Only the trained ones: in every run the held-out loss counts responses alone, so that runs
+        # can be compared.
         if config.sft.learn_prompts:
             samples = [_learn_prompt(sample) for sample in samples]
         self._samples = samples
@@ -117,8 +115,8 @@ class Imitation:
 
         Returns:
           The exit status: 0 done, 1 stopped because losses were not finite, 143 or 130 after
-          SIGTERM or Ctrl-C; in each case a checkpoint is there; or that of another host that
-          stopped.
+          SIGTERM or Ctrl-C; in each case a checkpoint is there; or the status of another host
+          that stopped.
         """
         progress = show_progress("imitation", total=self.total, unit="updates", initial=self.done)
         with Interrupts() as interrupts, progress as bar:
@@ -147,7 +145,7 @@ class Imitation:
         for number, batch in enumerate(self._remaining_minibatches()):
             if number == 0:
                 report.say(describe_rows(batch, self.total - self.done))
-            # A signal drops an update that is begun: its state is that of the update before.
+            # A signal drops an update that is begun: the state before it stays.
             with contextlib.suppress(UpdateStopped):
                 self._make_update(batch, bar, interrupts)
             if jax.process_count() > 1:
@@ -250,10 +248,7 @@ class Imitation:
 
 
 def describe_rows(batch: StepBatch, updates: int) -> str:
-    """Describes the size of the updates in one line.
-
-    A warning is added where most places are padding.
-    """
+    """Describes the size of the updates in one line, with a warning if most places are padding."""
     microbatches = int(batch.microbatches)
     rows, length = batch.tokens.shape[1:]
     places = microbatches * rows * length

@@ -22,10 +22,7 @@ ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
 
 def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
-    """Draws random weights and makes a word-level tokenizer.
-
-    The weights are those of `model.shape`; the tokenizer knows `words`.
-    """
+    """Draws random weights of `model.shape` and makes a word-level tokenizer that knows `words`."""
     from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 
     fields = dict(config.model.shape)
@@ -49,10 +46,7 @@ def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[st
 
 
 def _scale_matrices(params: Any, factor: float) -> Any:
-    """Multiplies every matrix of random parameters by `factor`.
-
-    Biases and norms stay.
-    """
+    """Multiplies every matrix of random parameters by `factor`, but no bias and no norm."""
 
     def scale(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         # Norms start at 1: a factor would change what they do, and not the spread
@@ -65,9 +59,9 @@ def _scale_matrices(params: Any, factor: float) -> Any:
 
 
 def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> "VisionConfig":
-    """The vision tower of `model.shape.vision`.
+    """The vision tower of `model.shape.vision`, where every eighth layer sees the whole image.
 
-    Every eighth layer sees the whole image, the last one among them.
+    These layers are counted back from the last one.
     """
     from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS, VisionConfig
 
@@ -86,10 +80,10 @@ def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> "Vi
 
 
 def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) -> Any:
-    """Writes a policy for transformers and vLLM.
+    """Writes a policy for transformers and vLLM, which end responses where the policy does.
 
-    Responses end where the policy's do. With an adapter the folder has the merged model in float32,
-    and the adapter alone in PEFT's layout in `adapter/`.
+    With an adapter the folder has the merged model in float32, and the adapter alone in PEFT's
+    layout in `adapter/`.
 
     Args:
       folder: New folder, as for `save_weights.save_hf`.

@@ -99,10 +99,7 @@ async def _wait_for_end(ended: "concurrent.futures.Future[None]") -> None:
 
 
 def _append_line(path: Path, line: bytes) -> None:
-    """Adds a whole line to a file.
-
-    It adds nothing if the disk is full.
-    """
+    """Adds a whole line to a file, or nothing if the disk is full."""
     # One system call for a line: a process that is killed leaves no half of it in a buffer.
     with path.open("ab", buffering=0) as file:
         previous_size = file.tell()

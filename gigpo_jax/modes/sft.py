@@ -1,7 +1,4 @@
-"""Supervised warm start: imitation of an environment's expert.
-
-Packing and optimizer are the learner's.
-"""
+"""Supervised warm start: imitation of an environment's expert with the learner's optimizer."""
 
 import contextlib
 import math
@@ -159,10 +156,9 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
 
 
 def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
-    """Counts the words of a conversation's message.
+    """Counts the words of a conversation's message, which are the tokens of a new model.
 
-    They are the tokens of a new model. The arguments are those of the `encode` of
-    `conversations.build_step_prompt`.
+    The arguments are the same as for the `encode` of `conversations.build_step_prompt`.
     """
     # <bos> and <sep> around each message; the end of a turn is the last token of its response.
     messages = [text, system] if system else [text]
@@ -171,9 +167,9 @@ def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
 
 
 def _response_measure(policy: Policy | None, config: ConfigDict) -> Callable[[str], Sequence[int]]:
-    """Builds a function response -> token ids, to measure responses.
+    """Builds a function response -> token ids, to measure responses; for a new model all are 0.
 
-    For a new model all ids are 0: one for each word, and one for the end.
+    A new model has one token for each word, and one for the end.
     """
     if policy is None:
         return lambda response: [0] * (len(split_words(response)) + 1)
@@ -253,10 +249,9 @@ def demonstrated_texts(demonstrations: Iterable[Demonstration]) -> list[str]:
 def encode_demonstrations(
     demonstrations: Sequence[Demonstration], policy: Policy, config: ConfigDict
 ) -> list[list[Sample]]:
-    """Samples of each episode.
+    """Encodes the turns of each episode as samples, but leaves out turns with a long response.
 
-    A response that is longer than `sampling.max_response_tokens` is left out, and a summary that is
-    longer than its own limit.
+    The limit is `sampling.max_response_tokens`; a summary has a limit of its own.
 
     Raises:
       InputError: a prompt with images is too long.
@@ -300,10 +295,7 @@ def encode_demonstrations(
 def _encode_prompts(
     demonstration: Demonstration, targets: Sequence[np.ndarray], encode: Callable[..., list[int]]
 ) -> Iterator[list[int]]:
-    """Token ids of each turn's prompt.
-
-    The responses of a conversation are the targets.
-    """
+    """Token ids of each turn's prompt; the responses in a conversation are the targets."""
     # Of the turn before: its prompt, and the number of its exchanges.
     tokens: list[int] = []
     length = 0
@@ -328,7 +320,7 @@ def _encode_prompts(
 
 
 def response_end(tokenizer: Tokenizer, config: ConfigDict) -> tuple[int, ...]:
-    """The token after a demonstrated response.
+    """The token after a demonstrated response; () if `sampling.stop` has stop strings.
 
     A stop string is part of the response's text. Without stop strings the model has to learn the
     end-of-sequence token, or its responses would go on to the limit.

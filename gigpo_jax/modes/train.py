@@ -52,9 +52,7 @@ SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.e
 
 
 def run(config: ConfigDict, workdir: Path, out: str) -> int:
-    """Trains until `train.iterations` are done.
-
-    It starts from the newest checkpoint if there is one.
+    """Trains until `train.iterations` are done, from the newest checkpoint if there is one.
 
     Args:
       config: Config as from `config.resolve`.
@@ -84,10 +82,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
 
 async def _train_until_stopped(trainer: "Trainer") -> int:
-    """Trains until stopped and saves; returns the exit status.
-
-    The end, a signal or a failure stops it.
-    """
+    """Trains until the end, a signal or a failure, and saves; returns the exit status."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -269,10 +264,7 @@ class Trainer:
         report.print_end(self.config, self.workdir)
 
     async def play_again(self) -> None:
-        """Plays the rollouts that a stopped run had begun.
-
-        They are sampled from the weights that they had there.
-        """
+        """Plays the rollouts that a stopped run had begun, with the weights of that time."""
         if self.done == 0:
             return
         remaining = self.config.train.iterations - self.done
@@ -292,9 +284,9 @@ class Trainer:
             self.begin_rollout()
 
     def begin_rollout(self) -> None:
-        """Begins the next rollout.
+        """Begins the next rollout with the present weights.
 
-        Present weights sample all of it, or newer ones its later tokens (`train.inflight`).
+        With `train.inflight` newer weights sample its later tokens.
         """
         worker = self.worker
         train = self.config.train
@@ -400,10 +392,10 @@ class Trainer:
 
     @contextlib.asynccontextmanager
     async def reserve_engine(self, timer: str) -> AsyncIterator[None]:
-        """Waits until earlier rollouts have ended.
+        """Waits until earlier rollouts have ended, and times the block that then uses the engine.
 
-        With `train.inflight` it does not: all requests have the same weights and share the engine.
-        The timer adds up the time of the block.
+        With `train.inflight` it does not wait: all requests have the same weights and share the
+        engine.
         """
         is_shared = self.config.train.inflight
         async with contextlib.nullcontext() if is_shared else self._engine_lock:
@@ -520,10 +512,7 @@ def staleness(trajectories: list[Trajectory], iteration: int) -> float:
 
 
 async def _wait_uninterrupted(work: "asyncio.Future[dict[str, float]]") -> dict[str, float]:
-    """Waits for work despite cancellations of this coroutine.
-
-    The work cannot be stopped.
-    """
+    """Waits for work that cannot be stopped, despite cancellations of this coroutine."""
     while not work.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({work})
