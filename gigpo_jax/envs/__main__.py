@@ -84,10 +84,10 @@ def _add_alfworld(subparsers: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
     parser.add_argument(
-        "--receptacles", type=_parse_bounds, help="a number or MIN,MAX; default: those of the size"
+        "--receptacles", type=_parse_bounds, help="a number or MIN,MAX; default: as for the size"
     )
     parser.add_argument(
-        "--objects", type=_parse_bounds, help="a number or MIN,MAX; default: those of the size"
+        "--objects", type=_parse_bounds, help="a number or MIN,MAX; default: as for the size"
     )
     parser.add_argument(
         "--task-types",
@@ -303,10 +303,7 @@ def _make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status.
-
-    0 is done, 1 a broken promise, 2 bad input.
-    """
+    """Runs a command; returns the exit status: 0 done, 1 a broken promise, 2 bad input."""
     args = _make_parser().parse_args(argv)
     try:
         output = args.run(args)
@@ -329,10 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _name_flag(key: str) -> str:
-    """Names the flag that sets a config key.
-
-    Keys without a flag stay.
-    """
+    """Names the flag that sets a config key; a key without a flag stays as it is."""
     flags = {"name": "ENV", "split": "--split", "options": "--option", "generate": "--generate"}
     section, _, option = key.removeprefix("config.env.").partition(".")
     if not key.startswith("config.env.") or section not in flags:

@@ -27,10 +27,7 @@ _TEXT_BYTES = _LENGTH_BYTES + 4 * MAX_CHARACTERS  # UTF-8 has at most 4 bytes a 
 
 
 class Text(spaces.Text):
-    """Space of all texts of at most a million characters.
-
-    Samples are short and alphanumeric.
-    """
+    """Space of all texts of at most a million characters, with short alphanumeric samples."""
 
     def __init__(self) -> None:
         super().__init__(MAX_CHARACTERS, min_length=0)
@@ -154,10 +151,7 @@ class WorldEnv(gymnasium.Env[Any, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode of a random or a given task.
-
-        `options["task"]` is an index or an id.
-        """
+        """Starts an episode of a random task, or of `options["task"]`, an index or an id."""
         super().reset(seed=seed)
         options = options or {}
         unknown_options = sorted(options.keys() - {"task"})

@@ -45,10 +45,7 @@ class WorldAction(Action):
 
 
 class WorldObservation(Observation):
-    """An observation; images are PNG in base64.
-
-    The fields are those of `types.Observation` and `world.WorldStep`.
-    """
+    """An observation as in `types.Observation` and `world.WorldStep`; images are PNG in base64."""
 
     text: str
     prompt: str
@@ -202,7 +199,7 @@ def _encode_step(step: WorldStep) -> WorldObservation:
 class WorldClient(EnvClient[WorldAction, WorldObservation, WorldState]):
     """Plays on a server: `reset(task=..)`, `step(WorldAction(action=..))`, `state()`.
 
-    `.sync()` is the client without await.
+    `.sync()` returns the same client for callers without await.
     """
 
     def _step_payload(self, action: WorldAction) -> dict[str, Any]:
@@ -219,10 +216,7 @@ class WorldClient(EnvClient[WorldAction, WorldObservation, WorldState]):
 
 
 def make_app(world: World, *, sessions: int = SESSIONS) -> Any:
-    """Makes the FastAPI application of a world.
-
-    It plays at most `sessions` episodes at once.
-    """
+    """Makes the FastAPI application of a world, which plays at most `sessions` episodes at once."""
     # One world with its list of tasks for all sessions; each has a player of its own.
     factory = partial(WorldEnvironment, world)
     return create_fastapi_app(
@@ -268,10 +262,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves a world until interrupted; returns the exit status.
-
-    0 is done, 2 bad input.
-    """
+    """Serves a world until interrupted; returns the exit status: 0 done, 2 bad input."""
     args = _make_parser().parse_args(argv)
     try:
         check_whole("--port", args.port, 0, 65535)

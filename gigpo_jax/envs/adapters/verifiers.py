@@ -78,10 +78,7 @@ class WorldEnv(vf.MultiTurnEnv):
         return state
 
     async def get_prompt_messages(self, state: vf.State) -> vf.Messages:
-        """Plays the last response; returns the next prompt.
-
-        The first turn has no response before it.
-        """
+        """Plays the last response, if any, and returns the next prompt."""
         turns = state["trajectory"]
         if not turns:
             return state["prompt"]
@@ -108,10 +105,7 @@ class WorldEnv(vf.MultiTurnEnv):
         return make_messages(step)
 
     async def render_completion(self, state: vf.State) -> None:
-        """Collects the messages after the first prompt.
-
-        They are the responses and the prompts between them.
-        """
+        """Collects the messages after the first prompt: responses, and the prompts between them."""
         completion: list[Any] = []
         for turn in state["trajectory"]:
             if completion:
@@ -141,9 +135,7 @@ def _start_episode(world: World, task_id: str) -> tuple[Player, WorldStep]:
 
 
 def make_dataset(world: World, dataset: str) -> Dataset:
-    """Makes the rows of all tasks.
-
-    A row has the first prompt, the correct answer, and the task's id.
+    """Makes a row for each task, with its first prompt, its correct answer and its id.
 
     Args:
       world: World of the tasks.
@@ -165,10 +157,7 @@ def make_dataset(world: World, dataset: str) -> Dataset:
 
 
 def make_messages(step: WorldStep) -> vf.Messages:
-    """Makes one message of a prompt and its images.
-
-    Images stand at the prompt's marks.
-    """
+    """Makes one message of a prompt, with the images at the prompt's marks."""
     if not step.images:
         return [vf.UserMessage(content=step.prompt)]
     first_text, *texts = step.prompt.split(IMAGE)

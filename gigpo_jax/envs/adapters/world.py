@@ -27,7 +27,7 @@ class WorldStep:
     Attributes:
       observation: Observation of the environment.
       prompt: Prompt for the next response, in the environment's own words, with history.
-      images: Images of the prompt, those of past steps too, uint8 [H, W, 3] each, in the order of
+      images: Images of the prompt and its past steps, uint8 [H, W, 3] each, in the order of
         their marks.
       reward: Reward of the action, in the environment's units.
       terminated: Whether the episode ended by its rules.
@@ -111,9 +111,9 @@ def open_world(
     history: int | None = None,
     **options: Any,
 ) -> World:
-    """Finds an environment and its tasks.
+    """Finds an environment and its tasks, and generates the data of a panel on first use.
 
-    Data that a panel needs is generated first, once, in the cache folder.
+    The data is generated once, in the cache folder.
 
     Args:
       name: Name in the registry, or "module:NAME".
@@ -125,7 +125,7 @@ def open_world(
       **options: Options of the environment, as `env.options` of a config.
 
     Raises:
-      InputError: A value is invalid, or the data is not that of the panel.
+      InputError: A value is invalid, or the data differs from the panel's data.
     """
     # Callers pass arguments, not config keys: messages must name what they wrote.
     with _plain_keys():
@@ -183,10 +183,7 @@ def _list_panel_tasks(name: str, panel: Panel, options: Mapping[str, Any]) -> tu
 
 @contextlib.contextmanager
 def _plain_keys() -> Iterator[None]:
-    """Names the keys in messages as the arguments of `open_world`.
-
-    These are the keys of a config without its sections.
-    """
+    """Names the keys in messages as the arguments of `open_world`, without a config's sections."""
     try:
         yield
     except InputError as err:
@@ -220,10 +217,7 @@ class Player:
         return self._play(action, thought=action, valid=True)
 
     def respond(self, response: str) -> WorldStep:
-        """Plays the action in a model's response.
-
-        The environment's own rules parse it.
-        """
+        """Plays the action in a model's response, as the environment's own rules parse it."""
         parsed = self._entry.parse(response)
         return self._play(parsed.action, thought=parsed.thought, valid=parsed.valid)
 

@@ -45,9 +45,7 @@ def _read_game_file(path: Path, modified_ns: int, size: int) -> GameFile:
 
 
 class AlfworldEnv:
-    """A data folder's games, one episode at a time.
-
-    See `make`.
+    """A data folder's games, one episode at a time; see `make`.
 
     Attributes:
       data: Data folder.
@@ -80,10 +78,7 @@ class AlfworldEnv:
         self._remaining: int | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Lists the games of a split, sorted by path.
-
-        The id is the game's folder in the data folder.
-        """
+        """Lists the games of a split, sorted by path; the id is a path in the data folder."""
         # A walk over thousands of folders, once an environment.
         if split not in self._tasks:
             games, self.skipped[split] = list_games(self.data, split)
@@ -97,10 +92,7 @@ class AlfworldEnv:
         return self._tasks[split]
 
     def digest(self, task: Task) -> str:
-        """Returns the SHA-256 of a task's game file.
-
-        It is in hexadecimal; panels freeze it.
-        """
+        """Returns the SHA-256 of a task's game file in hexadecimal, which panels freeze."""
         return hashlib.sha256(self._find_game(task).read_bytes()).hexdigest()
 
     def _find_game(self, task: Task) -> Path:
@@ -135,7 +127,7 @@ class AlfworldEnv:
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts. The reward is 10 when the goal is reached.
+        """Acts; the reward is 10 when the goal is reached.
 
         The episode ends there, or after `max_steps` steps. After the end it returns the last
         observation, with reward 0.
@@ -184,10 +176,7 @@ class AlfworldEnv:
         return self._anchor.reset(feedback) if is_first else self._anchor.step(feedback)
 
     def _count_remaining(self) -> int | None:
-        """Counts the commands to the goal.
-
-        None without `regret`, or if they cannot be counted.
-        """
+        """Counts the commands to the goal; None without `regret`, or if they cannot be counted."""
         if self._regret and isinstance(self._game, Game):
             return self._game.remaining()
         return None

@@ -30,9 +30,7 @@ _FILLER_WORDS = frozenset(
 
 @lru_cache(maxsize=16384)
 def shorten(text: str) -> str:
-    """Shortens ALFWorld's feedback, for tiny models.
-
-    Different feedbacks stay different.
+    """Shortens ALFWorld's feedback, for tiny models; different feedbacks stay different.
 
     Example: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1
     mug 2". The task is left out, as the prompt has it already.

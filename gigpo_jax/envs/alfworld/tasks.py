@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gigpo_jax.core.errors import InputError
 
-# The order is that of generated games, which take the types in turn: another one gives other games.
+# Generated games take the types in turn, in this order: another one gives other games.
 TASK_TYPES = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -20,10 +20,7 @@ TASK_PREFIX = "Your task is to: "
 
 
 def check_task_types(task_types: Sequence[str]) -> None:
-    """Raises InputError unless all task types are known.
-
-    The six are known; there must be one at least.
-    """
+    """Raises InputError unless there is a task type and all of them are among the known six."""
     if isinstance(task_types, str) or not task_types:
         raise InputError(
             f"must be a list of one or more of {', '.join(TASK_TYPES)}",
@@ -64,10 +61,7 @@ CHANGES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A task.
-
-    Types are spelled as in the floor plans when a game is generated, in lower case when read from
-    text.
+    """A task, with types as in the floor plans if generated, in lower case if read from text.
 
     Attributes:
       type: One of `TASK_TYPES`.
@@ -121,10 +115,7 @@ _WORDINGS = tuple(
 
 
 def parse_phrase(phrase: str) -> Goal | None:
-    """Reads a task's phrase; None for any other text.
-
-    Such a phrase is "put a clean mug in shelf".
-    """
+    """Reads a task's phrase, such as "put a clean mug in shelf"; None for any other text."""
     for task_type, pattern in _WORDINGS:
         match = pattern.fullmatch(phrase.strip())
         if match:
@@ -136,10 +127,7 @@ def parse_phrase(phrase: str) -> Goal | None:
 
 
 def extract_task(feedback: str) -> str:
-    """Reads the task phrase in a game's first feedback.
-
-    "" if it has none.
-    """
+    """Reads the task phrase in a game's first feedback; "" if it has none."""
     # The last one: the description of the room stands before the task.
     _, prefix, phrase = feedback.rpartition(TASK_PREFIX)
     return phrase.strip().removesuffix(".") if prefix else ""

@@ -44,10 +44,7 @@ class _RoomDrawer:
         self._rng = rng
 
     def draw_goal(self, task_type: str) -> Goal | None:
-        """Draws a goal; None if the room has none.
-
-        The object can start outside its target.
-        """
+        """Draws a goal whose object can start outside its target; None if the room has none."""
         if task_type == "look_at_obj_in_light":
             stands = self._allowed_receptacles(_LAMP, self._scene.receptacles)
             if _LAMP not in self._scene.lamps or not stands:
@@ -142,10 +139,9 @@ class _RoomDrawer:
     def _draw_receptacles(
         self, goal: Goal, places: list[Receptacle], lamp_stand: Receptacle | None
     ) -> list[Receptacle] | None:
-        """The receptacles of the room.
+        """The receptacles of the room, or None if the task needs more than a small room has.
 
-        A full room has all; a small one those of the task and a few others, None if the task needs
-        too many.
+        A full room has all receptacles; a small one has the task's and a few others.
         """
         if self._size.receptacles is None:
             return list(self._scene.receptacles)
@@ -173,10 +169,7 @@ class _RoomDrawer:
     def _draw_clutter(
         self, goal: Goal, receptacles: list[Receptacle], needed_count: int
     ) -> list[tuple[str, Receptacle]] | None:
-        """Draws objects that the task does not need.
-
-        None if too few fit in the receptacles.
-        """
+        """Draws objects that the task does not need; None if the receptacles hold too few."""
         candidates = []
         for object_type in self._scene.object_types:
             if object_type != goal.object and self._allowed_receptacles(object_type, receptacles):

@@ -59,10 +59,7 @@ def check_split_name(split: str) -> None:
 
 
 def hash_games(folder: Path) -> str:
-    """Hashes all games of a split with SHA-256.
-
-    Names and bytes count, in the order of the games' numbers.
-    """
+    """Hashes names and bytes of a split's games with SHA-256, in the order of their numbers."""
     digest = hashlib.sha256()
     # By the game's number; the folder above begins with the task type.
     for trial in sorted(folder.glob("*/trial_*"), key=lambda path: path.name):
@@ -75,9 +72,9 @@ def hash_games(folder: Path) -> str:
 
 
 def find_data(data: str | os.PathLike) -> Path:
-    """Returns the data folder, its path expanded.
+    """Returns the data folder, with ~ and environment variables in its path expanded.
 
-    ~ and environment variables are filled in. Raises InputError if there is no such folder.
+    Raises:   InputError: there is no such folder.
     """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
         advice = _ADVICE.format(data="DIR", split="train")
@@ -128,10 +125,7 @@ def _suggest_fix(path: Path) -> str:
 
 
 def _read_task_type(folder: str, name: str) -> str:
-    """Reads the task type; "" if there is none.
-
-    It is in the folder's name or in its traj_data.json.
-    """
+    """Reads the task type in the folder's name or in its traj_data.json; "" if there is none."""
     task_type = name.partition("-")[0]
     if task_type in TASK_TYPES:
         return task_type

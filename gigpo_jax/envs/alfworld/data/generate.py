@@ -100,10 +100,9 @@ def generate_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Writes the games of one split, unless they are there.
+    """Writes the games of one split in the layout of the genuine data, unless they are there.
 
-    They have the layout of the genuine data. The parameters are the options of the command
-    `alfworld generate`.
+    The parameters are the options of the command `alfworld generate`.
 
     Args:
       out: Data folder; each split is a folder in it.
@@ -111,7 +110,7 @@ def generate_games(
       games: Number of games.
       seed: Seed of the games.
       size: "small" or "full".
-      receptacles: Number or (least, greatest) pair; default: those of the size.
+      receptacles: Number or (least, greatest) pair; default: as for the size.
       objects: Number or (least, greatest) pair, the task's objects and the lamp included.
       task_types: Task types, in turn; default: all six.
       progress: Function that is called with 1 after every game.
@@ -163,9 +162,7 @@ def ensure_games(
     task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
-    """Generates the splits of a data folder, once.
-
-    Processes may call it at the same time.
+    """Generates the splits of a data folder, once, even if several processes call it.
 
     Args:
       cache_root: Parent of the data folder, whose name has a hash of the arguments.

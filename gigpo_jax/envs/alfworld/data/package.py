@@ -66,10 +66,7 @@ def find_package() -> Path:
 
 
 def _sort_whole(names: object) -> tuple[str, ...]:
-    """Sorts types, without those of sliced objects.
-
-    Generated games start with whole ones.
-    """
+    """Sorts types, without types of sliced objects: generated games start with whole objects."""
     assert isinstance(names, set | list | tuple)
     return tuple(sorted(name for name in names if not name.endswith("Sliced")))
 

@@ -72,10 +72,7 @@ class _Planner:
         return [receptacle for receptacle in self._room.receptacles if receptacle.type == kind]
 
     def plan_one(self) -> Iterator[_PlannedWalk]:
-        """Plans for one object, changed as the task says.
-
-        The change is to clean, heat or cool it.
-        """
+        """Plans for one object, which the task wants cleaned, heated, cooled or as it is."""
         change = self._goal.change
         if change is None:
             for thing, target in itertools.product(self._objects, self._targets()):
@@ -96,10 +93,7 @@ class _Planner:
             yield walk
 
     def plan_two(self) -> Iterator[_PlannedWalk]:
-        """Plans for two objects of a type in a receptacle.
-
-        Those that start there count.
-        """
+        """Plans for two objects of a type in a receptacle, where those that start there count."""
         for target in self._targets():
             # Objects that start in this target stay there and count.
             outside = [thing for thing in self._objects if thing.place != target.id]
@@ -141,9 +135,7 @@ class _Planner:
 
 
 def plan_walkthrough(package: Package, room: FurnishedRoom) -> tuple[str, ...] | None:
-    """Returns the shortest commands that reach the goal.
-
-    Of several, they are the first in alphabetical order.
+    """Returns the shortest commands that reach the goal, the alphabetically first of several.
 
     Returns:
       Commands; () if the goal holds at the start, None if it cannot be reached.

@@ -66,10 +66,9 @@ def mangle_id(raw_id: str) -> str:
 
 
 def make_display_names(raw_ids: Iterable[str]) -> dict[str, str]:
-    """Names things as the game's text does, by raw id.
+    """Names things as the game's text does, such as "drawer 3", by raw id.
 
-    Such a name is "drawer 3". Numbers follow the sorted mangled ids of a type; the last one is
-    number 1.
+    Numbers follow the sorted mangled ids of a type; the last id is number 1.
     """
     members_by_kind = defaultdict(list)
     for raw_id in raw_ids:

@@ -54,18 +54,12 @@ class Scene:
 
 
 def name_location(x: float, z: float, rotation: float, horizon: float) -> str:
-    """Returns the raw name of a location.
-
-    It has grid coordinates, quarter turns, and the camera horizon in degrees.
-    """
+    """Returns a location's raw name: grid coordinates, quarter turns, camera horizon in degrees."""
     return f"loc|{round(x / _GRID)}|{round(z / _GRID)}|{round(rotation / 90) % 4}|{round(horizon)}"
 
 
 def format_coordinate(value: float) -> str:
-    """Writes a coordinate as the raw ids have it.
-
-    It has a sign, two digits, a dot, two digits.
-    """
+    """Writes a coordinate as the raw ids have it: a sign, two digits, a dot, two digits."""
     return f"{value:+06.2f}"
 
 
@@ -86,14 +80,12 @@ def _split_layout_id(raw_id: str) -> tuple[str, str]:
 def _place_unplaced(
     scene: int, kinds: list[str], locations: set[str], openable: tuple[str, ...]
 ) -> list[Receptacle]:
-    """Makes the receptacles that have no position in the layout.
-
-    Their positions are pseudo-random.
+    """Makes the receptacles that have no position in the layout, at pseudo-random positions.
 
     Args:
       scene: Number of the floor plan; it seeds the positions.
       kinds: Types of the receptacles.
-      locations: Locations in use; those of the new receptacles are added.
+      locations: Locations in use; the new receptacles' locations are added.
       openable: Types with a door.
     """
     # By the number of the room alone: all games in a room have these receptacles at one place.
@@ -163,9 +155,6 @@ def read_scene(number: int) -> Scene:
 
 
 def list_scenes(package: Package, split: str) -> tuple[int, ...]:
-    """Lists the rooms of a split.
-
-    `valid_unseen` has those that neither `train` nor `valid_seen` use.
-    """
+    """Lists the rooms of a split; `valid_unseen` has rooms that no other split has."""
     check_split_name(split)
     return package.test_scenes if split == "valid_unseen" else package.train_scenes

@@ -58,10 +58,7 @@ def _make_game(package: Package, manifest: Mapping, size: RoomSize, index: int) 
 
 
 def _make_files(package: Package, game: _GeneratedGame, trial: str) -> dict[str, str]:
-    """Makes the texts of a game by file name.
-
-    They have the layout of the genuine data.
-    """
+    """Makes the texts of a game by file name, in the layout of the genuine data."""
     room = game.room
     goal = room.goal
     # The keys of genuine games.

@@ -116,8 +116,8 @@ class Game:
     def describe_state(self) -> str:
         """Describes the place and all changes since the start.
 
-        Equal texts of one game have equal futures: the same admissible commands, feedback and
-        rewards follow from the same commands.
+        Equal texts of one game have equal futures: the same commands lead to the same admissible
+        commands, feedback and rewards.
         """
         # Deleted facts IN stay deleted for `look` where an object went through a third receptacle.
         facts = (self._state ^ self.file.state) | self._deleted_contents
@@ -149,10 +149,7 @@ class Game:
         return GameStep(feedback, self.admissible, 0.0, False, self._won)
 
     def step(self, command: str) -> GameStep:
-        """Carries out a command; others have no effect.
-
-        White space around it is stripped. Others are those that are not admissible.
-        """
+        """Carries out a command, stripped of white space; an inadmissible one has no effect."""
         command = command.strip()
         # Case and inner blanks count, as in the official engine: "GO TO CABINET 1" does nothing.
         if command not in self.admissible:

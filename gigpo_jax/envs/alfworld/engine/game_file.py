@@ -24,10 +24,9 @@ MAX_BYTES = 64 << 20  # genuine games have under 1 MB
 
 
 class GameFile:
-    """Content of a game file, for any number of games.
+    """Content of a game file, for any number of games, which share it as it never changes.
 
-    It is never changed, so several `Game`s can share it. Things are integers, see the module's
-    docstring.
+    Things are integers, see the module's docstring.
 
     Attributes:
       path: Path of the file.
@@ -201,10 +200,7 @@ class GameFile:
         return Condition(tuple(reachable_needs))
 
     def _make_lamp_terms(self, lamp_type: str) -> list[Term]:
-        """Makes terms for a lit lamp beside the agent.
-
-        The lamp is in a receptacle where the agent is.
-        """
+        """Makes terms for a lit lamp in a receptacle where the agent is."""
         # The goal asks for some receptacle with the lamp in it. Impossible pairs are dropped in
         # `_make_condition`.
         lamps = self._select_type("objecttype", lamp_type) & self.toggleable
@@ -253,10 +249,10 @@ class GameFile:
         return frozenset(objects) & self.pickupable | frozenset(self.held)
 
     def _is_reachable(self, fact: int, holdable: Set[int]) -> bool:
-        """Tells whether a fact holds at first or could later.
+        """Tells whether a fact holds at first or could later, if no fact were ever deleted.
 
-        This is the relaxation of planning in which no fact is ever deleted: it may say yes for a
-        fact that cannot be reached, never no for one that can.
+        This relaxation of planning may say yes for a fact that cannot be reached, but never no for
+        one that can.
         """
         if fact in self.state:
             return True
@@ -297,10 +293,7 @@ class GameFile:
         return text
 
     def list_go_commands(self, place: int) -> tuple[str, ...]:
-        """Lists the "go to" commands at a location, sorted.
-
-        They lead to every receptacle elsewhere.
-        """
+        """Lists the sorted "go to" commands at a location, one for each receptacle elsewhere."""
         commands = self._go_commands.get(place)
         if commands is None:
             receptacles = [

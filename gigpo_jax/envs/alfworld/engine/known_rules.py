@@ -59,9 +59,9 @@ def digest_text(text: str) -> str:
 
 
 def extract_domain_meaning(domain: str) -> str:
-    """Returns a domain's types and actions as sorted JSON.
+    """Returns a domain's types and actions without costs, as sorted JSON.
 
-    Costs are left out. Raises ValueError if the text is no domain.
+    Raises:   ValueError: the text is no domain.
     """
     text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
     types: list[str] = []
@@ -88,9 +88,7 @@ def _remove_costs(formula: Expression) -> Expression:
 
 
 def extract_grammar_meaning(grammar: str) -> str:
-    """Returns a grammar's commands and the rules in use.
-
-    In use are the production rules that the commands or the first text reach.
+    """Returns a grammar's commands, and the production rules that they or the first text reach.
 
     Args:
       grammar: Text of a grammar without its task phrase.
@@ -121,9 +119,9 @@ def extract_grammar_meaning(grammar: str) -> str:
 
 
 def _inline_plain_rule(feedback: str, rules: dict[str, Any]) -> str:
-    """Replaces a symbol by its only rule, if plain text.
+    """Replaces a symbol by its only rule, if that is plain text, and drops leading blank lines.
 
-    Leading blank lines of a text are not shown, so they are removed.
+    The engine does not show leading blank lines of a text.
     """
     symbol = _SYMBOL.fullmatch(feedback)
     alternatives = rules.get(symbol.group(1), []) if symbol else []
@@ -137,10 +135,7 @@ def _inline_plain_rule(feedback: str, rules: dict[str, Any]) -> str:
 
 
 def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Reads the production rules and the actions' fields.
-
-    The rules are by name. Each action (lower case) has its template and feedback.
-    """
+    """Reads the production rules by name, and by action (lower case) its template and feedback."""
     words, blocks = _tokenize_grammar(grammar)
     rules: dict[str, Any] = {}
     fields: dict[str, dict[str, str]] = {}
@@ -168,10 +163,7 @@ def _parse_grammar(grammar: str) -> tuple[dict[str, Any], dict[str, dict[str, st
 
 
 def _tokenize_grammar(grammar: str) -> tuple[list[str], dict[int, str]]:
-    """Splits a grammar into words and quoted texts.
-
-    A quoted text is "" among the words; the texts are by their index.
-    """
+    """Splits a grammar into words, with "" for each quoted text, and the quoted texts by index."""
     words: list[str] = []
     quoted_texts: dict[int, str] = {}
     text = _HASH_LINE.sub("", grammar).strip()
@@ -206,9 +198,7 @@ def check_domain(domain: str, path: str) -> None:
 
 
 def split_task(grammar: str, path: str) -> str:
-    """Checks the grammar; returns its task phrase.
-
-    The phrase has no full stop.
+    """Checks the grammar; returns its task phrase without the full stop.
 
     Args:
       grammar: Text of the grammar.

@@ -122,10 +122,7 @@ class OfficialGame:
 
     @property
     def expert_plan(self) -> tuple[str, ...]:
-        """Returns the next commands of the hand-coded expert.
-
-        They are ("look",) when it has no plan.
-        """
+        """Returns the next commands of the hand-coded expert; ("look",) if it has no plan."""
         if self._state is None:
             return ()
         return tuple(self._state["extra.expert_plan"] or ())
@@ -158,10 +155,7 @@ class OfficialGame:
 
 @contextlib.contextmanager
 def _silence_engine() -> Iterator[None]:
-    """Hides the engine's output, and restores sys.argv.
-
-    The engine overwrites sys.argv.
-    """
+    """Hides the engine's output, and restores sys.argv, which the engine overwrites."""
     arguments = sys.argv
     try:
         with contextlib.redirect_stdout(io.StringIO()):

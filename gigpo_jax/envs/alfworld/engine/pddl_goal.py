@@ -48,10 +48,7 @@ def read_goal(formula: Expression) -> Goal | None:
 
 
 def _match_types(template: frozenset[_Fact], facts: frozenset[_Fact]) -> dict[str, str] | None:
-    """Finds the types for a template's upper-case words.
-
-    None if template and formula differ otherwise.
-    """
+    """Finds the types for a template's upper-case words; None if other words differ."""
     # (predicate, variable) -> the upper-case word in the place of the type.
     placeholders = {fact[:2]: fact[2] for fact in template if fact[-1].isupper()}
     types: dict[str, str] = {}
@@ -72,7 +69,7 @@ def _normalize(formula: Expression) -> frozenset[_Fact]:
     """Collects a formula's facts, with variables renamed.
 
     The formula has `and`, `exists` and `not =`; raises for any other. Variables are named by their
-    kind and by their rank among those of the kind, sorted by the predicates on them.
+    kind and by their rank in the kind, sorted by the predicates on them.
     """
     kinds: dict[str, str] = {}
     facts: set[_Fact] = set()
@@ -110,7 +107,7 @@ def _collect_facts(
     Args:
       formula: Formula, or a part of one.
       names: Variable -> unique name, in this scope.
-      kinds: Unique name -> kind of the variable; those of the formula are added.
+      kinds: Unique name -> kind of the variable; the formula's variables are added.
       facts: Facts so far, with unique names.
     """
     head = formula[0]

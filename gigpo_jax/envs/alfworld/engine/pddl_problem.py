@@ -129,10 +129,7 @@ def _parse_objects(text: str, path: str) -> dict[str, str]:
 
 
 def _parse_init(text: str, path: str) -> dict[str, Tuples]:
-    """Reads the arguments of the facts by predicate.
-
-    Numeric and negated facts are skipped.
-    """
+    """Reads the arguments of the facts by predicate, without numeric and negated facts."""
     # Facts have no nesting, so one split at the closing parentheses reads them. This section is
     # most of a problem: a parser of nested lists would dominate the time to load a game.
     facts_by_head: dict[str, Tuples] = {"(" + name: {} for name in PREDICATES}
@@ -209,9 +206,9 @@ def _check_facts(predicate: str, tuples: Tuples, kinds: dict[str, str], path: st
 
 
 def parse_expression(text: str) -> Expression:
-    """Reads a text's first parenthesised expression.
+    """Reads a text's first parenthesised expression as a nested list.
 
-    It is a nested list. Raises ValueError if it is cut.
+    Raises:   ValueError: the text ends before the expression.
     """
     stack: list[Expression] = [[]]
     for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():

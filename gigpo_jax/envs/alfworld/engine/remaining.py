@@ -63,10 +63,7 @@ class _Walk:
             yield replace(arrival, hand=thing, length=arrival.length + 1)
 
     def use_tool(self, tools: Collection[int]) -> Iterator["_Walk"]:
-        """Changes the held object with one of the tools.
-
-        It is cleaned, heated or cooled.
-        """
+        """Cleans, heats or cools the held object with one of the tools."""
         for tool in tools & self.file.location.keys():
             arrival = self.visit(tool, reach_in=False)
             yield replace(arrival, length=arrival.length + 1)
@@ -130,10 +127,7 @@ def _plan_walks(start: _Walk, state: Set[int]) -> Iterator[_Walk]:
 def _plan_look(
     start: _Walk, state: Set[int], lamp_terms: Sequence[Term], holding_terms: Sequence[Term]
 ) -> Iterator[_Walk]:
-    """Fetches an object, and goes to a lit lamp.
-
-    A lamp that is off is switched on there.
-    """
+    """Fetches an object, goes to a lamp, and switches it on if it is off."""
     for (holding_fact,) in holding_terms:
         for walk in start.fetch(f.get_second(holding_fact)):
             for term in lamp_terms:
@@ -148,10 +142,7 @@ def _plan_look(
 
 
 def _plan_placing(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]:
-    """Brings a term's objects to their receptacle.
-
-    The term is one alternative of the goal; every order of the objects is tried.
-    """
+    """Brings the objects of one alternative of the goal to their receptacle, in every order."""
     tools = {}
     things = set()
     target = -1
@@ -181,10 +172,7 @@ def _plan_placing(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]:
 def _bring(
     walks: Sequence[_Walk], thing: int, tools: frozenset[int] | None, target: int
 ) -> list[_Walk]:
-    """Continues walks by an object brought to the target.
-
-    It is changed on the way if there are tools.
-    """
+    """Continues walks by an object brought to the target, changed on the way if there are tools."""
     continued_walks = []
     for walk in walks:
         for fetching in walk.fetch(thing):

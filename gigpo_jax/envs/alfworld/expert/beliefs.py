@@ -65,11 +65,8 @@ class Beliefs:
         self._read_use_commands(commands)
 
     def _read_take_commands(self, commands: tuple[str, ...], open_here: list[str]) -> None:
-        """Learns the objects within reach from "take" commands.
-
-        With empty hands, the admissible commands list them all.
-        """
-        # All but lamps, which cannot be taken: those of an earlier text are kept.
+        """Learns the objects within reach, all of which "take" commands list if hands are empty."""
+        # All but lamps, which cannot be taken: lamps of an earlier text are kept.
         for name in open_here:
             contents = self.contents.get(name, set())
             self.contents[name] = {thing for thing in contents if thing in self.lamps}
@@ -113,10 +110,7 @@ class Beliefs:
             self.held = match.group(1) or ""
 
     def describe(self) -> str:
-        """Describes what is known, in one order.
-
-        Equal knowledge gives equal texts, whatever way led to it.
-        """
+        """Describes what is known, in one order, so that equal knowledge gives equal texts."""
         lines = [f"at {', '.join(self.here)}", f"holding {self.held}"]
         for receptacle in self.receptacles:
             if receptacle in self.closed:

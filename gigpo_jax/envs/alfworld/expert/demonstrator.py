@@ -19,9 +19,9 @@ _IDLE_COMMANDS = ("look", "inventory", "examine")
 
 
 class Demonstrator:
-    """Player of one episode, who lapses at times.
+    """Player of one episode, who lapses at times, or the expert itself without any fraction.
 
-    Without any fraction it is the expert itself. entry.py explains them.
+    The options in entry.py explain the fractions.
 
     Attributes:
       lapse: Whether the last command differs from the expert's.
@@ -107,10 +107,7 @@ class Demonstrator:
         return self._rng.choice(commands) if commands else default
 
     def _forget_change(self, best: str, commands: tuple[str, ...]) -> str:
-        """Leaves out a change of state at times.
-
-        This lasts until the object was put down in vain.
-        """
+        """Leaves out a change of state at times, until the object was put down in vain."""
         goal = self._expert.goal
         beliefs = self._expert.beliefs
         if goal is None or beliefs is None or goal.change is None:

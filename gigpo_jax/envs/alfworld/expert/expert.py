@@ -69,10 +69,7 @@ class AlfworldExpert:
 
     @staticmethod
     def _count_steps(beliefs: Beliefs, name: str) -> int:
-        """Counts the steps to reach and open a receptacle.
-
-        Doors never observed are closed.
-        """
+        """Counts the steps to reach and open a receptacle; doors never observed are closed."""
         # A door costs a step that an open shelf does not.
         is_closed = name in beliefs.closed
         if name not in beliefs.contents and get_type(name) in _TYPES_WITH_DOOR:
@@ -105,10 +102,7 @@ class AlfworldExpert:
         return self._approach(beliefs, receptacle)
 
     def _find_settled(self, goal: Goal, beliefs: Beliefs) -> str:
-        """Finds the target that has one of both objects.
-
-        "" if there is none.
-        """
+        """Finds the target that has one of both objects; "" if there is none."""
         if goal.count == 1:
             return ""
         counts = dict.fromkeys(beliefs.find_receptacles(goal.receptacle), 0)
@@ -186,10 +180,7 @@ class AlfworldExpert:
         return self._approach(beliefs, self._find_nearest(beliefs, targets))
 
     def _use_lamp(self, goal: Goal, beliefs: Beliefs, commands: tuple[str, ...]) -> str:
-        """Turns a lamp on, or goes to one.
-
-        The object is in hand.
-        """
+        """With the object in hand, turns a lamp on, or goes to one."""
         lamps = [lamp for lamp in beliefs.lamps if get_type(lamp) == goal.lamp]
         for lamp in sorted(lamps):
             if lamp not in beliefs.lit and f"use {lamp}" in commands:

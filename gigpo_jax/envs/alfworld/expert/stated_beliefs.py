@@ -1,6 +1,6 @@
 """Beliefs that a policy states of a room, graded by what observations have shown.
 
-The grades are those of ReBel's code (arXiv 2605.20061), with its numbers. Departures, all ours:
+The grades are from ReBel's code (arXiv 2605.20061), with its numbers. Departures, all ours:
 
 - A belief is compared with what the policy has seen when it states it. The code compares it with
   what it sees after its action, also the phase.
@@ -75,10 +75,7 @@ class RoomBeliefGrader:
         return state, phase, grade_prediction(_find_text(belief, "prediction"), feedback)
 
     def make_key(self) -> str:
-        """Phase of the commands, and three facts of the belief.
-
-        They are the target, whether anything is in the hand, and whether anything was changed.
-        """
+        """Key of equal beliefs: phase of the commands, target, a full hand, a changed object."""
         objects = _find_names(self._belief, "objects")
         target = _ARTICLE.sub("", _find_text(self._belief, "target"))
         words = (
@@ -114,10 +111,7 @@ def grade_state(belief: Mapping[str, Any], facts: Beliefs) -> float:
 
 
 def _grade_facts(stated: Mapping[str, str], known: Mapping[str, set[str]]) -> float:
-    """Counts contradictions and missing facts.
-
-    What nobody knows yet is no error.
-    """
+    """Counts contradictions and missing facts; what nobody knows yet is no error."""
     if not stated:
         return 0.0 if known else 0.5
     if not known:
@@ -145,14 +139,14 @@ def _grade_unvisited(stated: set[str], visited: set[str], unvisited: set[str]) -
 
 
 def grade_prediction(prediction: str, feedback: str) -> float:
-    """Share of a prediction that the feedback has.
+    """Share of the words and word pairs of a prediction that the feedback has.
 
-    It is that of its words and pairs of words; those after "I expect", if that is there.
+    Only words after "I expect" count, if the prediction has it.
     """
     _, marker, rest = prediction.partition("i expect")
     expected = _content_words(rest if marker else prediction)
     observed = _content_words(feedback.lower())
-    # A number alone says nothing: those of names are in pairs.
+    # A number alone says nothing: numbers of names are in pairs.
     words = [word for word in expected if not word.isdigit()]
     hits = sum(word in observed for word in words)
     pairs = [*itertools.pairwise(expected)]
@@ -166,10 +160,7 @@ def _content_words(text: str) -> list[str]:
 
 
 def _to_name(text: str) -> str:
-    """Name of an object or place.
-
-    It is "in hand" of "in_hand", and "cabinet 1" of "On Cabinet 1".
-    """
+    """Name of an object or place: "in hand" for "in_hand", "cabinet 1" for "On Cabinet 1"."""
     name = " ".join(text.lower().replace("_", " ").split())
     return _PREPOSITION.sub("", name)
 

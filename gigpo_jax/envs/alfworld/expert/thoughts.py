@@ -38,10 +38,7 @@ def explain_command(goal: Goal, beliefs: Beliefs, command: str) -> str:
 
 
 def name_subgoal(goal: Goal, beliefs: Beliefs) -> str:
-    """Names the expert's present part of the task.
-
-    It has two to four words.
-    """
+    """Names the expert's present part of the task in two to four words."""
     held = beliefs.held
     if not held:
         return f"find {goal.object}"
