@@ -26,10 +26,7 @@ from gigpo_jax.envs.webshop.data import generate as webshop
 
 
 def _progress_bar(unit: str, total: int | None = None) -> Any:
-    """Makes a progress bar on a terminal.
-
-    It shows after half a second; there is none without tqdm.
-    """
+    """Makes a progress bar on a terminal, shown after half a second; without tqdm there is none."""
     try:
         from tqdm import tqdm
     except ImportError:

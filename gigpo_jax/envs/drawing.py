@@ -82,10 +82,7 @@ def fill(image: np.ndarray, mask: np.ndarray, colour: Colour, top: int = 0, left
 
 
 def make_grid(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the coordinates of a mask's samples.
-
-    They are y [h, 1] and x [1, w], in pixels.
-    """
+    """Returns the coordinates of a mask's samples, y [h, 1] and x [1, w], in pixels."""
     y = (np.arange(height * _SAMPLES, dtype=np.float32) + 0.5) / _SAMPLES
     x = (np.arange(width * _SAMPLES, dtype=np.float32) + 0.5) / _SAMPLES
     return y[:, None], x[None, :]
@@ -108,10 +105,7 @@ def average_samples(inside: np.ndarray) -> np.ndarray:
 def write_text(
     image: np.ndarray, text: str, scale: int, colour: Colour, ground: Colour, top: int, left: int
 ) -> None:
-    """Writes a line of text on a plain ground.
-
-    A character is 6 scale pixels wide.
-    """
+    """Writes a line of text on a plain ground, with characters 6 x scale pixels wide."""
     if not text:
         return
     characters = [_draw_character(character, scale, colour, ground) for character in text]

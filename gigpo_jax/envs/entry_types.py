@@ -65,9 +65,7 @@ def check_options(
 
 @dataclass(frozen=True)
 class ExampleGames:
-    """Source of the examples in agents' prompts (docs/agents.md).
-
-    The games are outside all panels.
+    """Source of the examples in agents' prompts (docs/agents.md): games outside all panels.
 
     Attributes:
       generate: Options of `Environment.generate`.
@@ -114,7 +112,7 @@ class Environment:
         None: the action between <action> tags.
       action_tags: Tags that an action stands in; empty if it stands in none.
       answer_prefix: Text before the answer in a response; "" if tasks have no `Task.answer`.
-      about: Introduction in agents' prompts. None: that of the first style that is an `Instruct`.
+      about: Introduction in agents' prompts. None: as in the first style that is an `Instruct`.
       examples: Source of agents' examples. None: tasks of env.split outside the panel.
       beliefs: Beliefs of `env.plan=belief`. None: that plan is refused.
       harness: Whether `build` returns a `base.Harness`, which plays whole episodes by itself

@@ -38,19 +38,13 @@ class SmallGame(Protocol):
         """Whether the goal is reached."""
 
     def act(self, action: str) -> tuple[float, bool]:
-        """Acts; returns the reward and whether it is over.
-
-        Any text is allowed.
-        """
+        """Acts by any text; returns the reward, and whether the game is over."""
 
     def state(self) -> str:
         """The visible state as text: the anchor state."""
 
     def text(self, *, picture: bool) -> str:
-        """Returns the observation in words.
-
-        Beside a picture, these are only the words that it lacks.
-        """
+        """Returns the observation in words; beside a picture, only the words that it lacks."""
 
     def picture(self) -> np.ndarray:
         """The state as an image, uint8 [H, W, 3]."""
@@ -59,10 +53,7 @@ class SmallGame(Protocol):
         """The actions that have an effect in this state."""
 
     def remaining(self) -> int | None:
-        """Counts the fewest winning actions; None if lost.
-
-        It has full knowledge of the game.
-        """
+        """Counts the fewest winning actions by full knowledge of the game; None if lost."""
 
 
 class GameEnv:
@@ -133,10 +124,7 @@ class GameEnv:
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Acts; repeats the last observation after the end.
-
-        The reward is then 0.
-        """
+        """Acts; after the end it repeats the last observation, with reward 0."""
         if self._game is None or self._result is None:
             raise EnvError("step before reset: start an episode with reset(task)")
         if self._result.done:
@@ -152,10 +140,7 @@ class GameEnv:
         return self._result
 
     def _measure_regret(self, game: SmallGame) -> float:
-        """Counts the actions that the last one wasted.
-
-        0 after a state in which the game was lost.
-        """
+        """Counts the actions that the last one wasted; 0 if the game was lost before it."""
         previous_remaining = self._remaining
         self._remaining = self._count_remaining(game)
         # A lost game has this distance already; further actions waste nothing more.
@@ -217,10 +202,7 @@ def _is_test(content: str) -> bool:
 
 
 def show_observation(inputs: PromptInput, /) -> str:
-    """Makes the prompt for tiny models.
-
-    It has the words of the observation, its picture included.
-    """
+    """Makes the prompt for tiny models: the words of the observation, its picture included."""
     return " ".join(inputs.observation.split())
 
 

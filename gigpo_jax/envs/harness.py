@@ -8,9 +8,7 @@ from gigpo_jax.envs.games import show_observation
 
 
 def harness_entry(build: str, *, max_steps: int, **options: Option) -> Environment:
-    """Makes the entry of an agent program.
-
-    The program plays against the endpoint.
+    """Makes the entry of an agent program, which plays against the endpoint.
 
     Args:
       build: "module:NAME", called with the options of the config, returns a `base.Harness`.

@@ -46,10 +46,7 @@ def freeze_tasks(
 
 
 def select_in_turn(tasks: Sequence[Task], each: int) -> list[str]:
-    """Selects `each` tasks of every type, in turn.
-
-    They are spread evenly over the type. Returns their ids.
-    """
+    """Returns the ids of `each` tasks of every type, spread evenly over the type, in turn."""
     ids_by_type: dict[str, list[str]] = {}
     for task in tasks:
         ids_by_type.setdefault(task.type, []).append(task.id)
@@ -66,9 +63,7 @@ def select_in_turn(tasks: Sequence[Task], each: int) -> list[str]:
 
 
 def check_tasks(environment: str, name: str, *, options: Mapping[str, Any]) -> tuple[Task, ...]:
-    """Returns a panel's tasks after checking the data.
-
-    The environment's data must be what the panel was frozen from.
+    """Returns a panel's tasks, after a check that the data is what the panel was frozen from.
 
     Args:
       environment: Name of the environment, as in `registry.spec`.

@@ -142,7 +142,7 @@ def find_style(name: str, style: str) -> PromptTemplate:
     Args:
       name: Name of the environment, as in `spec`.
       style: Key of `Environment.styles`, or "module:NAME" of a function. "chat" is a conversation
-        with the words of "full", "chat_STYLE" one with those of another style.
+        with the words of "full", "chat_STYLE" one with the words of another style.
 
     Raises:
       InputError: there is no such template.
@@ -163,7 +163,7 @@ def find_style(name: str, style: str) -> PromptTemplate:
     styles = spec(name).styles
     if style in styles:
         return styles[style]
-    # "chat" is the conversation of "full", "chat_tagged" that of "tagged".
+    # "chat" is the conversation of "full", "chat_tagged" the conversation of "tagged".
     prefix, _, base = style.partition("_")
     base = base or "full"
     if prefix != CHAT or base not in styles:

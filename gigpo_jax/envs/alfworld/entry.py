@@ -55,10 +55,10 @@ ENVIRONMENT = Environment(
         "receptacles": Option(
             object,
             None,
-            "number of receptacles in a room, or (least, most); by default those of size",
+            "number of receptacles in a room, or (least, most); by default as for size",
         ),
         "objects": Option(
-            object, None, "number of objects in a room, or (least, most); by default those of size"
+            object, None, "number of objects in a room, or (least, most); by default as for size"
         ),
         "task_types": Option(tuple, None, "task types of the games; all six by default"),
     },

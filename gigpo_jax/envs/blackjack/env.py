@@ -20,10 +20,7 @@ Hand = tuple[int, ...]  # points of the cards, in ascending order
 
 
 def sum_points(points: Sequence[int]) -> int:
-    """Returns the best sum of a hand.
-
-    An ace counts 11 where that is not above 21.
-    """
+    """Returns the best sum of a hand, where an ace counts 11 if the sum is not above 21."""
     hard_sum = sum(points)
     if 1 in points and hard_sum <= 11:
         return hard_sum + 10
@@ -155,10 +152,7 @@ def choose_best(state: str) -> str:
 
 @functools.cache
 def _find_dealer_sums(hand: Hand) -> dict[int, float]:
-    """Returns the probabilities of the dealer's final sums.
-
-    22 stands for all sums above 21.
-    """
+    """Returns the probabilities of the dealer's final sums; 22 stands for all sums above 21."""
     if sum_points(hand) >= 17:
         # The dealer stands on every 17, soft or hard, as `act` does.
         return {min(sum_points(hand), 22): 1.0}

@@ -43,10 +43,7 @@ _PYTHON_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def evaluate(formula: Sequence[str]) -> Fraction | None:
-    """Computes a formula's exact value; None if malformed.
-
-    Two numbers side by side are malformed.
-    """
+    """Computes a formula's exact value; None if malformed, such as two numbers side by side."""
     expressions = _read_formula(formula)
     if expressions is None or len(expressions) > 1 or expressions[0].operator is not None:
         return None
@@ -54,10 +51,7 @@ def evaluate(formula: Sequence[str]) -> Fraction | None:
 
 
 def _read_formula(formula: Sequence[str]) -> _Expressions | None:
-    """Returns the open expressions after a formula.
-
-    None if it cannot be continued.
-    """
+    """Returns the open expressions after a formula; None if it cannot be continued."""
     expressions: _Expressions = (_EMPTY,)
     for symbol in formula:
         next_expressions = _add_symbol(expressions, symbol)
@@ -68,10 +62,7 @@ def _read_formula(formula: Sequence[str]) -> _Expressions | None:
 
 
 def _add_symbol(expressions: _Expressions, symbol: str) -> _Expressions | None:
-    """Returns the expressions after one more symbol.
-
-    None if the symbol cannot stand there.
-    """
+    """Returns the expressions after one more symbol; None if the symbol cannot stand there."""
     outer = expressions[:-1]
     total, term, waiting_operator = expressions[-1]
     if symbol == ")":
@@ -102,10 +93,7 @@ def _add_operator(total: Fraction, term: Fraction, symbol: str) -> _Expression:
 
 
 def _add_operand(expressions: _Expressions, number: Fraction) -> _Expressions | None:
-    """Returns the expressions after one more operand.
-
-    None for a division by zero.
-    """
+    """Returns the expressions after one more operand; None for a division by zero."""
     total, term, waiting_operator = expressions[-1]
     if waiting_operator != "/":
         return (*expressions[:-1], _Expression(total, term * number, None))
@@ -115,10 +103,10 @@ def _add_operand(expressions: _Expressions, number: Fraction) -> _Expressions | 
 
 
 def evaluate_python(formula: Sequence[str]) -> Any:
-    """Computes a formula as Python's `eval` does.
+    """Computes a formula as Python's `eval` does, which the public environments use.
 
-    The public environments do so. Digits join, ** and // have a meaning, quotients are floats. None
-    if it raises, or for a power that is too large to compute.
+    Digits join, ** and // have a meaning, and quotients are floats. None if it raises, or for a
+    power that is too large to compute.
     """
     try:
         # A tree of known nodes, and no `eval`: the text comes from a policy.
@@ -153,10 +141,7 @@ def _evaluate_power(base: Any, exponent: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def list_values(numbers: Numbers, operators: str) -> frozenset[Fraction]:
-    """Lists the values of all formulas with every number.
-
-    Every number is used once, with any parentheses.
-    """
+    """Lists the values of all formulas with every number used once and any parentheses."""
     if len(numbers) == 1:
         return frozenset((Fraction(numbers[0]),))
     # Fractions: with floats 8 / (3 - 8 / 3) would not be 24.
@@ -180,10 +165,7 @@ def list_values(numbers: Numbers, operators: str) -> frozenset[Fraction]:
 
 @functools.lru_cache(maxsize=4096)
 def can_make(numbers: Numbers, target: int, operators: str) -> bool:
-    """Tells whether a formula of all numbers makes the target.
-
-    Each is used once; `target` is not 0.
-    """
+    """Tells whether a formula with every number used once makes the target, which is not 0."""
     # The last operation is solved for its second operand: a set lookup in place of the product of
     # both sets of values.
     for first_numbers, second_numbers in _split_numbers(numbers):
@@ -197,10 +179,7 @@ def can_make(numbers: Numbers, target: int, operators: str) -> bool:
 
 
 def _list_partners(x: Fraction, target: int, operators: str) -> list[Fraction]:
-    """Lists the numbers that make the target with x.
-
-    They are y in x + y, x * y, x - y and x / y.
-    """
+    """Lists the numbers y for which x + y, x * y, x - y or x / y makes the target."""
     partners = [target - x]
     if x:
         partners.append(target / x)
@@ -214,9 +193,7 @@ def _list_partners(x: Fraction, target: int, operators: str) -> list[Fraction]:
 def find_completion(
     formula: Sequence[str], unused_numbers: Numbers, target: int, operators: str
 ) -> Symbols | None:
-    """Finds the fewest symbols that complete a formula.
-
-    Signs are not tried. None if no symbols complete it.
+    """Finds the fewest symbols, without signs, that complete a formula; None if none do.
 
     Args:
       formula: Symbols so far.
@@ -234,10 +211,7 @@ def find_completion(
 def _complete(
     expressions: _Expressions, unused_numbers: Numbers, target: Fraction, operators: str
 ) -> Symbols | None:
-    """Closes the innermost parenthesis, then continues outside.
-
-    Some of the numbers come before it closes.
-    """
+    """Closes the innermost parenthesis after some of the numbers, then continues outside."""
     if len(expressions) == 1:
         return _find_endings(expressions[0], unused_numbers, operators).get(target)
     best: Symbols | None = None
@@ -260,10 +234,7 @@ def _complete(
 def _find_endings(
     expression: _Expression, unused_numbers: Numbers, operators: str
 ) -> dict[Fraction, Symbols]:
-    """Finds the fewest symbols to end an expression, by value.
-
-    They use every number.
-    """
+    """Finds the fewest symbols to end an expression with every number, by value."""
     if expression.operator is None and not unused_numbers:
         return {expression.total + expression.term: ()}
     endings: dict[Fraction, Symbols] = {}
@@ -278,10 +249,7 @@ def _find_endings(
 def _list_steps(
     expression: _Expression, unused_numbers: Numbers, operators: str
 ) -> Iterator[tuple[_Expression, Numbers, Symbols]]:
-    """Lists the next expressions, numbers left, and symbols.
-
-    An expression continues by one operator or operand.
-    """
+    """Lists the expressions after one more operator or operand, numbers left, and symbols."""
     if expression.operator is None:
         for symbol in operators:
             if symbol in "+-*/":
@@ -301,10 +269,7 @@ def _list_steps(
 
 
 def _find_operands(numbers: Numbers, operators: str) -> dict[Fraction, Symbols]:
-    """Finds the fewest symbols of an operand, by value.
-
-    An operand is a number, or an expression in parentheses.
-    """
+    """Finds the fewest symbols of a number or an expression in parentheses, by value."""
     if len(numbers) == 1:
         return {Fraction(numbers[0]): (str(numbers[0]),)}
     if "(" not in operators:
@@ -317,10 +282,7 @@ def _find_operands(numbers: Numbers, operators: str) -> dict[Fraction, Symbols]:
 
 @functools.cache
 def _split_numbers(numbers: Numbers) -> tuple[tuple[Numbers, Numbers], ...]:
-    """Lists all ways to split numbers in two.
-
-    An empty side is included; there are no repetitions.
-    """
+    """Lists all ways to split numbers in two, each once, with an empty side too."""
     splits: dict[tuple[Numbers, Numbers], None] = {}  # a set that keeps its order
     for size in range(len(numbers) + 1):
         for indices in itertools.combinations(range(len(numbers)), size):

@@ -27,10 +27,7 @@ _TEXT_SCALE = 2
 
 
 def draw_points_game(cards: Sequence[str], formula: str) -> np.ndarray:
-    """Draws cards in a row and the formula below.
-
-    Of a formula longer than two lines it shows the end.
-    """
+    """Draws cards in a row and the formula below; of a formula over two lines, the end."""
     # A copy: the formula changes at every step, and the cached table must stay empty.
     image = _draw_points_table(tuple(cards)).copy()
     line_length = (image.shape[1] - 12) // (6 * _TEXT_SCALE)
@@ -56,10 +53,7 @@ def _draw_points_table(cards: Sequence[str]) -> np.ndarray:
 
 
 def draw_blackjack_game(dealer: str, player: Sequence[str]) -> np.ndarray:
-    """Draws the dealer's two cards and the player's hand.
-
-    One card of the dealer shows its back; the hand has two rows.
-    """
+    """Draws the dealer's two cards, one with its back, and the player's hand in two rows."""
     image = make_canvas(11 * PATCH, 11 * PATCH, _TABLE)
     write_text(image, "Dealer", _TEXT_SCALE, _WHITE, _TABLE, 6, 6)
     _put_card(image, _draw_face(dealer, _SMALL), 26, 6)
@@ -90,10 +84,7 @@ def _put_card(image: np.ndarray, card: np.ndarray, top: int, left: int) -> None:
 
 @functools.cache
 def _draw_face(card: str, size: tuple[int, int]) -> np.ndarray:
-    """Draws the front of a card.
-
-    Rank and suit are in two corners, the suit in the middle.
-    """
+    """Draws the front of a card: rank and suit in two corners, the suit in the middle."""
     height, width = size
     suit = card[0]
     rank = card[1]
@@ -130,10 +121,7 @@ def _draw_back(size: tuple[int, int]) -> np.ndarray:
 
 
 def _draw_blank(size: tuple[int, int], colour: tuple[int, int, int]) -> np.ndarray:
-    """Draws a blank card with round corners and edge.
-
-    The ground around it is the table.
-    """
+    """Draws a blank card with round corners and an edge, on the ground of the table."""
     height, width = size
     image = make_canvas(height, width, _TABLE)
     y, x = make_grid(height, width)

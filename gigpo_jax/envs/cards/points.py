@@ -48,10 +48,7 @@ class PointsGame:
         return " ".join(self._cards)
 
     def act(self, action: str) -> tuple[float, bool]:
-        """Adds a number or an operator; "=" ends the game.
-
-        The number must be unused. Other texts do nothing.
-        """
+        """Adds an unused number or an operator; "=" ends the game, and other texts do nothing."""
         if action == "=":
             # All cards must be used: the target from fewer is no win.
             self.won = not self._unused_numbers and self._evaluate(self.formula) == self._target
@@ -90,10 +87,7 @@ class PointsGame:
 
 
 def choose_best(state: str, target: int, operators: str) -> str:
-    """Chooses the next symbol of a shortest completion.
-
-    "=" if there is none, or nothing is missing.
-    """
+    """Chooses the next symbol of a shortest completion; "=" if there is none, or it is complete."""
     cards, _, formula_text = state.partition(" |")
     formula = formula_text.split()
     unused_numbers = sorted(map(count_points, cards.split()))

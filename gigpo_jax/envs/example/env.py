@@ -10,10 +10,10 @@ TREASURES = ("coin", "pearl", "ring")
 
 
 class TreasureEnv:
-    """Game of drawers, one of which holds the treasure.
+    """Game of drawers, one of which holds the treasure, and of which one can be open at a time.
 
-    One drawer can be open at a time. Actions: `open drawer 2`, `close drawer 2`, `take ring`.
-    Reward 10 for taking the treasure of the task.
+    Actions: `open drawer 2`, `close drawer 2`, `take ring`. Reward 10 for taking the task's
+    treasure.
     """
 
     def __init__(self, *, drawers: int = 4, games: int = 64, anchor: str = "text") -> None:

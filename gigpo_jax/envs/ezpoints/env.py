@@ -10,10 +10,7 @@ GOAL = f"make {TARGET} from both cards"
 
 
 def draw_cards(rng: random.Random) -> tuple[str, str]:
-    """Two cards that make 12.
-
-    The first is one from 2 to K; the second makes 12 of it by + or, where that works, by *.
-    """
+    """Two cards that make 12: one from 2 to K, and its partner by + or, where that works, by *."""
     # No ace: its partner by addition would have 11 points, which no card has.
     card = draw_card(rng, RANKS[1:])
     number = count_points(card)

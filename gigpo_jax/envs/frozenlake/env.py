@@ -2,7 +2,7 @@
 
 Each task has its own lake. Slips follow from the task and the number of the step, so that episodes
 replay exactly: two episodes of a task slip alike in the same step, whatever their actions. Over
-tasks the probabilities are those of Gymnasium.
+tasks the probabilities are as in Gymnasium.
 """
 
 import functools
@@ -51,10 +51,7 @@ class FrozenLakeGame:
         return find_letter(self._lake, self._cell) == "G"
 
     def act(self, action: str) -> tuple[float, bool]:
-        """Moves; a text that is no action only waits.
-
-        It takes a step all the same.
-        """
+        """Moves; a text that is no action takes a step too, but only waits."""
         if action in ACTIONS:
             number = ACTIONS.index(action) + self._slips[self._steps]
             self._cell = move(self._lake, self._cell, number)
@@ -140,10 +137,7 @@ _find_cached_values = functools.lru_cache(maxsize=256)(find_action_values)
 
 
 def read_lake(state: str) -> tuple[str, ...]:
-    """The lake of an anchor state as lines of letters.
-
-    The start counts as ice.
-    """
+    """The lake of an anchor state as lines of letters, where the start counts as ice."""
     return tuple(row.translate(_LAKE_LETTERS) for row in state.split("\n"))
 
 

@@ -1,6 +1,6 @@
 """The rules of FrozenLake, and its exact optimal values.
 
-The rules are those of Gymnasium's FrozenLake-v1 with its default probabilities. A lake is lines of
+The rules and probabilities are as in Gymnasium's FrozenLake-v1 by default. A lake is lines of
 letters: `S` start, `F` ice, `H` hole, `G` goal. Cells are numbered line by line.
 """
 
@@ -28,10 +28,7 @@ class Transition(NamedTuple):
 
 
 def draw_lake(rng: random.Random, size: int) -> tuple[str, ...] | None:
-    """Draws a random lake; None without a path.
-
-    It has size x size cells; the path leads to the goal.
-    """
+    """Draws a random lake of size x size cells; None if no path leads to the goal."""
     letters = ["F" if rng.random() < ICE_PROBABILITY else "H" for _ in range(size * size)]
     letters[0] = "S"
     letters[-1] = "G"
@@ -56,10 +53,7 @@ def find_letter(lake: Lake, cell: int) -> str:
 
 
 def move(lake: Lake, cell: int, number: int) -> int:
-    """Returns the cell after a move without a slip.
-
-    The number is that of the direction; walls stop the move.
-    """
+    """Returns the cell after a move in direction `number` without a slip; walls stop the move."""
     row, column = divmod(cell, len(lake[0]))
     # A slip adds -1 or 1, so numbers wrap around.
     rows, columns = MOVES[ACTIONS[number % len(ACTIONS)]]
@@ -84,9 +78,7 @@ def list_transitions(lake: Lake, cell: int, number: int, *, is_slippery: bool) -
 
 
 def find_action_values(lake: Lake, *, is_slippery: bool, gamma: float) -> np.ndarray:
-    """Computes the optimal values of actions by value iteration.
-
-    There is no step limit.
+    """Computes the optimal values of actions, without a step limit, by value iteration.
 
     Args:
       lake: Lines of letters.

@@ -27,9 +27,9 @@ def __getattr__(name: str) -> Callable[..., "BotExpert"]:
 
 
 def show_view(inputs: PromptInput, /) -> str:
-    """Makes the prompt for tiny models.
+    """Makes the prompt for tiny models: the mission and the view in their distinct words.
 
-    It has the mission and the view, without the words that all sentences of a kind share.
+    Words that all sentences of a kind share are left out.
     """
     words = f"{inputs.task} now {inputs.observation}".lower().split()
     return " ".join(word for word in words if word not in _FILLERS)
@@ -38,8 +38,8 @@ def show_view(inputs: PromptInput, /) -> str:
 class BotExpert:
     """MiniGrid's `BabyAIBot`, or a random action.
 
-    The bot needs the world, not the agent's view of it. So the expert plays in a copy, which
-    follows from the seed of the task and the actions.
+    The bot needs the world, not the agent's view of it. So the expert plays in a copy of the world,
+    which it makes from the task's seed and the actions.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ def gymnasium_entry(source: str) -> Environment:
             "admissible": Option(
                 str, "", "key of info that lists the admissible actions of a text environment"
             ),
-            "task": Option(str, None, "words of the task; default: those of the renderer"),
+            "task": Option(str, None, "words of the task; default: the renderer's"),
             "anchor": Option(str, "text", "anchor state: text, or state (the renderer tells it)"),
             "won_above": Option(
                 float, None, "reward above which an episode that terminates is won; default: 0"
@@ -153,10 +153,7 @@ def parse_message(response: str) -> Response:
 
 
 def show_conversation(inputs: PromptInput, /) -> str:
-    """Makes the prompt for language models.
-
-    It is the conversation without further instructions.
-    """
+    """Makes the prompt for language models: the conversation without further instructions."""
     lines = [inputs.task]
     if inputs.steps > len(inputs.history):
         lines.append("[earlier messages are left out]")

@@ -1,7 +1,7 @@
 """Anybody's Gymnasium environment as a text environment (docs/gymnasium.md).
 
 A builder stands here for every ID: `gigpo_jax.envs.incoming.gymnasium:Taxi-v4`. A task is a seed.
-An episode follows from the seed and the actions if all randomness is that of Gymnasium's
+An episode follows from the seed and the actions if all randomness comes from Gymnasium's
 `np_random`.
 """
 
@@ -36,10 +36,9 @@ def __getattr__(name: str) -> Callable[..., "GymnasiumEnv"]:
 
 
 class GymnasiumEnv:
-    """A `TextEnv` of a Gymnasium environment.
+    """A `TextEnv` of a Gymnasium environment, opened by `prepare` or the first `reset`.
 
-    The environment is opened by `prepare` or the first `reset`, which workers call under a time
-    limit.
+    Workers call both under a time limit.
     """
 
     def __init__(
@@ -61,12 +60,12 @@ class GymnasiumEnv:
           source: ID, or MODULE:ID.
           kwargs: Keyword arguments of `gymnasium.make`.
           renderer: Reference "module:NAME" of a `Renderer` or a function; "": the ready one.
-          actions: Names of discrete actions; None: those of the renderer.
+          actions: Names of discrete actions; None: the renderer's.
           admissible: Key of `info` with the admissible actions of a text environment.
-          task: Words of the task; None: those of the renderer.
+          task: Words of the task; None: the renderer's.
           anchor: "text" or "state".
           won_above: Reward above which an episode that terminates is won.
-          time_limit: Length of an episode; None: that of the registration.
+          time_limit: Length of an episode; None: as registered.
 
         Raises:
           InputError: An unknown ID, a missing package or an option that cannot be used.
@@ -105,10 +104,7 @@ class GymnasiumEnv:
         return self._env.unwrapped
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Lists a split's tasks, a seed each.
-
-        The splits share no seed.
-        """
+        """Lists a split's tasks, a seed each; the splits share no seed."""
         check_split(split, SPLITS)
         tasks = []
         for number in range(SPLITS[split]):

@@ -9,10 +9,9 @@ _WAIT_S = 1.0  # for what a server that has ended wrote last
 
 
 class LogTail:
-    """A pipe that keeps its last characters.
+    """A pipe that keeps its last characters, which neither a terminal nor a file gets.
 
-    A server may write megabytes, or sequences that act on a terminal. So neither a terminal nor a
-    file gets its text.
+    A server may write megabytes, or sequences that act on a terminal.
 
     Attributes:
       sink: File for the process that writes; `close` it when that process has it.
@@ -31,9 +30,9 @@ class LogTail:
         self.sink.close()
 
     def quote(self) -> str:
-        """The last line, for the message of a failure.
+        """The last line of a process that has ended, for the message of a failure, or "".
 
-        It is "" if nothing was written. The process has ended, or a part of it may be missing.
+        A process that still runs may have written only a part of it.
         """
         self._reader.join(_WAIT_S)
         lines = self._tail.decode("utf-8", "replace").split("\n")

@@ -49,18 +49,14 @@ def __getattr__(name: str) -> Callable[..., "McpEnv"]:
 
 
 def match_answer(row: dict[str, Any], answer: str, call_tool: Callable[..., str]) -> float:
-    """A `Scorer`: 1 for the answer of the task file.
-
-    Case and space around it do not matter.
-    """
+    """A `Scorer`: 1 for the answer of the task file, in any case and with any space around it."""
     return float(answer.strip().lower() == str(row["answer"]).strip().lower())
 
 
 class McpEnv:
-    """A `TextEnv` of an MCP server.
+    """A `TextEnv` of an MCP server, with a new connection for every episode.
 
-    Every episode has a connection of its own (a command is started anew), unless `restart` is
-    False.
+    A command is started anew for it. With `restart=False` all episodes share one connection.
     """
 
     def __init__(

@@ -41,9 +41,9 @@ def __getattr__(name: str) -> Callable[..., "OpenEnvEnv"]:
 
 
 class OpenEnvEnv:
-    """A `TextEnv` of an OpenEnv server.
+    """A `TextEnv` of an OpenEnv server, with one session of the server for all its episodes.
 
-    An object has a session of the server, over episodes. `prepare` or the first `reset` opens it.
+    `prepare` or the first `reset` opens the session.
     """
 
     def __init__(
@@ -113,10 +113,7 @@ class OpenEnvEnv:
         self._result: StepResult | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Lists a split's tasks.
-
-        They are seeds, or indices of the server's own tasks.
-        """
+        """Lists a split's tasks: seeds, or indices of the server's own tasks."""
         count = self._count_tasks(split) if self._lists_tasks else SPLITS.get(split)
         if count is None:
             raise InputError(
@@ -177,10 +174,7 @@ class OpenEnvEnv:
         return repr(f"openenv:{self._source}")
 
     def _find_url(self) -> str:
-        """The URL of the server.
-
-        It starts a container if the source is an image.
-        """
+        """The URL of the server, whose container starts here if the source is an image."""
         if self._source.startswith(("http://", "https://")):
             return self._source.rstrip("/")
         return start_container(self._source, self._limit_s)
@@ -209,7 +203,7 @@ class OpenEnvEnv:
 
         Args:
           task: Task.
-          arguments: Arguments of `reset`; None: those of the task.
+          arguments: Arguments of `reset`; None: as the task says.
         """
         client = _load_client(self._name)
         if self._session is None:
@@ -255,10 +249,7 @@ class OpenEnvEnv:
             return self._refuse(str(err))
 
     async def _send(self, action: dict[str, Any]) -> dict[str, Any] | str:
-        """Sends an action.
-
-        A text is the server's reason why it refuses the action.
-        """
+        """Sends an action; returns the answer, or a text with the server's reason to refuse it."""
         client = _load_client(self._name)
         try:
             return await self._session.ask("step", action)
@@ -266,10 +257,7 @@ class OpenEnvEnv:
             return str(err)
 
     def _refuse(self, reason: str) -> StepResult:
-        """The result of an action without effect.
-
-        It shows the last observation after the reason.
-        """
+        """The result of an action without effect: the reason, then the last observation."""
         assert self._result is not None
         observation = self._result.observation
         text = limit_text(f"{reason}\n{observation.text}", self._result_characters)

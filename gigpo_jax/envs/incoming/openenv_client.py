@@ -27,10 +27,7 @@ class SessionsTaken(EnvError):
 
 
 class ActionRefused(EnvError):
-    """The server's own check of an action has failed.
-
-    Nothing happened.
-    """
+    """The server's own check of an action has failed, and nothing happened."""
 
 
 async def fetch_json(url: str, limit_s: float, body: dict[str, Any] | None = None) -> Any:
@@ -61,10 +58,7 @@ async def fetch_json(url: str, limit_s: float, body: dict[str, Any] | None = Non
 
 
 class ServerSession:
-    """A session.
-
-    The server keeps an environment of its own for it.
-    """
+    """A session, for which the server keeps an environment of its own."""
 
     def __init__(self, url: str, limit_s: float) -> None:
         """Remembers the address.
@@ -103,11 +97,10 @@ class ServerSession:
             await asyncio.sleep(_RETRY_S)
 
     async def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Sends a message; returns the data of the answer.
+        """Sends a message of the kind "reset" or "step"; returns the data of the answer.
 
-        The kind is "reset" or "step".
-
-        Raises EnvError; after another one than `ActionRefused` the state of the session is unknown.
+        Raises:
+          EnvError: it failed; after all but `ActionRefused` the session's state is unknown.
         """
         assert self._socket is not None
         # A server without a free session closes after a message that says so, which is read below.
@@ -116,7 +109,7 @@ class ServerSession:
         try:
             message = await asyncio.wait_for(self._messages.get(), self._limit_s)
         except TimeoutError as err:
-            # Its late answer would be taken for that of the next message.
+            # Its late answer would be taken for the answer to the next message.
             await self.close()
             raise StepError(f"no answer within {self._limit_s:g} s ({kind})") from err
         if message is None:

@@ -34,10 +34,7 @@ class ActionForm:
     fields: tuple[tuple[str, str], ...]
 
     def describe(self) -> str:
-        """The form in words.
-
-        It is "" where the action is a text or in a list.
-        """
+        """The form in words; "" where the action is a text or in a list."""
         if self.field and (self.choices or self.kind == "string"):
             return ""
         if self.field:
@@ -138,10 +135,7 @@ def read_action_schema(schema: Any, field: str, names: Sequence[str] | None) -> 
 
 
 def find_text_field(schema: Any) -> str:
-    """The only field of observations that is a text.
-
-    It is "" if there is not exactly one.
-    """
+    """The only field of observations that is a text; "" if there is not exactly one."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return ""
@@ -164,10 +158,7 @@ def show_fields(observation: dict[str, Any]) -> str:
 
 
 def _resolve(schema: dict[str, Any], declared: Any) -> dict[str, Any]:
-    """Follows references and unwraps optional fields.
-
-    The result is {} for what is malformed.
-    """
+    """Follows references and unwraps optional fields; {} for a malformed declaration."""
     # With a bound: a schema may refer to itself.
     for _ in range(_MAX_REFERENCES):
         if not isinstance(declared, dict):
@@ -193,10 +184,7 @@ def _read_kind(declared: dict[str, Any]) -> str:
 
 
 def _list_choices(declared: dict[str, Any]) -> list[Any]:
-    """The values of a discrete field.
-
-    There are none if it is another field.
-    """
+    """The values of a discrete field; none for any other field."""
     values = declared.get("enum")
     if isinstance(values, list) and 0 < len(values) <= MAX_CHOICES:
         return values

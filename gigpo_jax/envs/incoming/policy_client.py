@@ -93,11 +93,9 @@ async def start_rollout(
 async def wait_for_request(
     client: PolicyClient, rollout: "asyncio.Task[vf.RolloutOutput]"
 ) -> MessageRequest | vf.RolloutOutput:
-    """Waits for the next request or the end.
+    """Waits for the next request or the end; the end is the output of the rollout.
 
-    The end is the output of the rollout.
-
-    Raises what the rollout has raised.
+    What the rollout has raised is raised here.
     """
     request = asyncio.create_task(client.requests.get())
     try:

@@ -1,4 +1,4 @@
-"""Gymnasium environments in words: ready renderers, and those of the user."""
+"""Gymnasium environments in words: ready renderers, and the user's renderers."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -15,9 +15,7 @@ from gigpo_jax.envs.frozenlake.lake import ACTIONS as LAKE_ACTIONS
 
 @dataclass(frozen=True)
 class Renderer:
-    """The words for an environment.
-
-    Functions get the unwrapped environment and the observation.
+    """The words for an environment; functions get the unwrapped environment and the observation.
 
     Attributes:
       text: Function that returns the observation in words.
@@ -157,10 +155,7 @@ _BLACKJACK_TASK = (
 
 
 def _show_view(env: Any, observation: Any) -> str:
-    """Tells load, walls and objects in view.
-
-    Words and order are those of BabyAI-Text (GLAM, arXiv 2302.02662).
-    """
+    """Tells load, walls and objects in view, in the words of BabyAI-Text (arXiv 2302.02662)."""
     image = observation["image"]
     sentences = []
     if env.carrying is not None:
@@ -171,9 +166,7 @@ def _show_view(env: Any, observation: Any) -> str:
 
 
 def _say_walls(image: np.ndarray) -> list[str]:
-    """Tells the walls ahead, left and right.
-
-    A wall behind an object is left out.
+    """Tells the walls ahead, left and right, if no object stands before them.
 
     Args:
       image: View of the agent, uint8 [W, H, 3]: number of the object, its color and its state.
@@ -196,10 +189,7 @@ def _say_walls(image: np.ndarray) -> list[str]:
 
 
 def _say_objects(image: np.ndarray) -> list[str]:
-    """Tells the objects, by columns from the left.
-
-    The farthest of a column is first.
-    """
+    """Tells the objects by columns from the left, the farthest of a column first."""
     from minigrid.core import constants
 
     states = {number: name for name, number in constants.STATE_TO_IDX.items()}
@@ -225,10 +215,7 @@ _NOTHING = ("unseen", "empty", "floor")
 
 
 def _find_agent(image: np.ndarray) -> tuple[int, int]:
-    """Returns the agent's column and row.
-
-    It looks up from the middle of the last row.
-    """
+    """Returns column and row of the agent, who looks up from the middle of the last row."""
     return image.shape[0] // 2, image.shape[1] - 1
 
 
@@ -244,7 +231,7 @@ def _say_place(forward: int, right: int) -> str:
 def _tell_grid(env: Any, observation: Any) -> str:
     """Hashes all that the future depends on.
 
-    That is cells, contents of boxes, position, direction, load, and progress of the mission.
+    This includes cells, contents of boxes, position, direction, load, and progress of the mission.
     """
     boxes = [cell.contains for cell in env.grid.grid if getattr(cell, "contains", None)]
     objects = [(thing.type, thing.color) for thing in [*boxes, env.carrying] if thing is not None]
@@ -258,8 +245,8 @@ def _tell_grid(env: Any, observation: Any) -> str:
 def _list_progress(instruction: Any) -> list[Any]:
     """What a mission of BabyAI remembers beside the grid.
 
-    That is which parts are done, what was carried at the last look, and where the objects are that
-    it means: two objects may look alike.
+    It remembers which parts are done, what was carried at the last look, and where the objects are
+    that it means: two objects may look alike.
     """
     progress: list[Any] = []
     for name in ("instr_a", "instr_b"):

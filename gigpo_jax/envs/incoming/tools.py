@@ -15,10 +15,7 @@ _CUT_MARK = " .. [{count} characters are left out]"
 
 
 class ActionError(ValueError):
-    """An action that is neither a call nor an answer.
-
-    The text is the reason in words for the policy.
-    """
+    """An action that is neither a call nor an answer; its text tells the policy the reason."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,6 @@ def describe_tool(name: str, description: str, schema: dict[str, Any]) -> str:
 
 
 def limit_text(text: str, limit: int) -> str:
-    """The first characters of a text.
-
-    A mark follows where more than `limit` were there.
-    """
+    """The first `limit` characters of a text, with a mark behind them if there were more."""
     count = len(text) - limit
     return text if count <= 0 else text[:limit] + _CUT_MARK.format(count=count)

@@ -14,10 +14,7 @@ LAST = 5  # the line begins at 0
 
 
 def _list_ids() -> dict[str, list[str]]:
-    """Split -> ids of its tasks.
-
-    There are 30 tasks; the six whose numbers are 5 together are the split "test".
-    """
+    """Split -> ids of its tasks: the six whose numbers add up to 5 are "test", 24 are "train"."""
     ids: dict[str, list[str]] = {"train": [], "test": []}
     for start, target in itertools.permutations(range(LAST + 1), 2):
         # Every start and every target occurs in both splits; only their pairs differ.

@@ -74,7 +74,8 @@ def hash_games(folder: Path) -> str:
 def find_data(data: str | os.PathLike) -> Path:
     """Returns the data folder, with ~ and environment variables in its path expanded.
 
-    Raises:   InputError: there is no such folder.
+    Raises:
+      InputError: there is no such folder.
     """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
         advice = _ADVICE.format(data="DIR", split="train")

@@ -61,7 +61,8 @@ def digest_text(text: str) -> str:
 def extract_domain_meaning(domain: str) -> str:
     """Returns a domain's types and actions without costs, as sorted JSON.
 
-    Raises:   ValueError: the text is no domain.
+    Raises:
+      ValueError: the text is no domain.
     """
     text = "\n".join(line.split(";", 1)[0] for line in domain.lower().split("\n"))
     types: list[str] = []

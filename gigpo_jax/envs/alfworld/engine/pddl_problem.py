@@ -208,7 +208,8 @@ def _check_facts(predicate: str, tuples: Tuples, kinds: dict[str, str], path: st
 def parse_expression(text: str) -> Expression:
     """Reads a text's first parenthesised expression as a nested list.
 
-    Raises:   ValueError: the text ends before the expression.
+    Raises:
+      ValueError: the text ends before the expression.
     """
     stack: list[Expression] = [[]]
     for word in text.replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split():
