@@ -49,8 +49,5 @@ def split_action(action: str) -> tuple[str, str]:
 
 
 def write_response(action: str) -> str:
-    """Writes the response that `parse_response` reads as this action.
-
-    It has no thought.
-    """
+    """Writes the response, without a thought, that `parse_response` reads as this action."""
     return f"<think></think>{action}"

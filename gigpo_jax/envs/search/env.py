@@ -41,10 +41,7 @@ OVER = "The episode is over."
 
 
 class SearchEnv:
-    """An environment of a folder's questions; see `make`.
-
-    It plays one episode at a time.
-    """
+    """An environment of a folder's questions, one episode at a time; see `make`."""
 
     def __init__(
         self,
@@ -72,10 +69,7 @@ class SearchEnv:
         self._last: StepResult | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Returns a split's questions in the order of their files.
-
-        Their type is the data set.
-        """
+        """Returns a split's questions in the order of their files; their type is the data set."""
         check_split(split, SPLITS)
         tasks = []
         for number, question in enumerate(_load_cached_questions(self._data, split)):
@@ -84,10 +78,7 @@ class SearchEnv:
         return tasks
 
     def digest(self, task: Task) -> str:
-        """Hashes the question and its golden answers.
-
-        SHA-256 in hexadecimal; panels freeze it.
-        """
+        """Hashes the question and its golden answers: a hexadecimal SHA-256 that panels freeze."""
         question = self._find_question(task)
         content = [question.text, question.golden, question.source]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -138,10 +129,7 @@ class SearchEnv:
         return self._take_turn(action, results[0])
 
     def _search_query(self, action: str) -> str | None:
-        """Returns an action's query; None if nothing is searched.
-
-        The last turn searches nothing.
-        """
+        """Returns an action's query; None if nothing is searched, as in the last turn."""
         if self._question is None or self._last is None:
             raise EnvError("step before reset: start an episode with reset(task)")
         kind, text = split_action(action)
@@ -149,10 +137,7 @@ class SearchEnv:
         return clean_query(text) if runs else None
 
     def _take_turn(self, action: str, hits: Sequence[Hit]) -> StepResult:
-        """Takes a turn after its search.
-
-        A search that failed does not change the episode.
-        """
+        """Takes a turn after its search, as a search that failed does not change the episode."""
         # Read again here: `close` may have run while the search was awaited.
         question = self._question
         last = self._last
@@ -210,19 +195,13 @@ class SearchEnv:
         return Observation(text, self._anchor, None, task)
 
     def close(self) -> None:
-        """Ends the episode.
-
-        Other environments of the process still use questions and retriever.
-        """
+        """Ends the episode; other environments of the process still use questions and retriever."""
         self._question = None
         self._last = None
 
 
 def clean_query(text: str) -> str:
-    """Returns a query as it is sent.
-
-    It is one line of valid UTF-8, cut to the longest that is allowed.
-    """
+    """Returns a query as it is sent: one line of valid UTF-8, cut to the longest allowed."""
     # Twice the limit leaves room for the white space that is removed below.
     valid = text[: 2 * MAX_QUERY_CHARS].encode("utf-8", "replace").decode()
     return " ".join(valid.split())[:MAX_QUERY_CHARS]
@@ -318,10 +297,7 @@ def _find_data(data: str | os.PathLike[str] | None, url: str) -> Path:
 def _open_retriever(
     folder: Path, url: str, index: str, *, timeout_s: float, limit_s: float
 ) -> Retriever:
-    """Opens the client of a URL, or a folder's index.
-
-    By default the index beside the questions.
-    """
+    """Opens the client of a URL, or an index, by default the one beside the questions."""
     index_folder = Path(
         expand_path("config.env.options.index", index) if index else folder / "index"
     )

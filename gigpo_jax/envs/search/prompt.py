@@ -27,10 +27,7 @@ _FORMAT = (
 
 
 def list_turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
-    """Lists the turns in the history, oldest first.
-
-    Each is (number, action, next observation).
-    """
+    """Lists the turns in the history, oldest first, as (number, action, next observation)."""
     # The observation of an event precedes its action: the next event has what followed.
     following = [event.observation for event in inputs.history[1:]]
     following.append(inputs.observation)
@@ -42,10 +39,7 @@ def list_turns(inputs: PromptInput) -> list[tuple[int, str, str]]:
 
 
 def write_full_prompt(inputs: PromptInput, /) -> str:
-    """The prompt for instruction-tuned language models.
-
-    The question, the turns so far, and the response format.
-    """
+    """The prompt for instruction-tuned language models: question, turns so far, response format."""
     lines = [INTRO, "Question: " + inputs.task]
     if inputs.steps:
         lines.append(f"Turns taken so far: {inputs.steps}. What you did, and what it gave:")
@@ -76,10 +70,7 @@ CHAT = Conversation(_write_user_message, _write_system_message)
 
 
 def shorten_text(text: str) -> str:
-    """Writes a question, action or information block in bare words.
-
-    It is for tiny models.
-    """
+    """Writes a question, action or information block in bare words, for tiny models."""
     block = text.removeprefix("<information>").removesuffix("</information>")
     lines = []
     for line in block.split("\n"):
@@ -96,10 +87,10 @@ def shorten_text(text: str) -> str:
 
 
 def write_compact_prompt(inputs: PromptInput, /) -> str:
-    """The prompt for tiny models trained from scratch.
+    """The prompt for tiny models trained from scratch, without instructions.
 
-    No instructions, single words as separators:
-    `<question> did <query> saw <words of the passages> did <query> saw <words of the passages>`
+    Single words are separators: `<question> did <query> saw <words of the passages> did <query> saw
+    <words of the passages>`
     """
     phrases = [shorten_text(inputs.task)]
     for _, action, observation in list_turns(inputs):
@@ -111,10 +102,10 @@ def write_compact_prompt(inputs: PromptInput, /) -> str:
 
 
 def _escape_separators(text: str) -> str:
-    """Returns a query or passages without the separators.
+    """Returns a query or passages without the separators, so that no document begins another turn.
 
-    No document can then begin another turn. A word tokenizer splits unknown words: "sawmill" into
-    "saw" and letters, but "_sawmill" into letters only.
+    A word tokenizer splits unknown words: "sawmill" into "saw" and letters, but "_sawmill" into
+    letters only.
     """
     words = [word for word in shorten_text(text).split() if word not in ("did", "saw")]
     return " ".join(_SEPARATOR.sub("_", word) for word in words)

@@ -166,10 +166,7 @@ def _first_texts(row: dict[str, Any], columns: Columns) -> tuple[str, ...]:
 
 
 def _read_texts(value: Any) -> tuple[str, ...]:
-    """Reads a value as texts.
-
-    It is a text, a number, a list of them, or an object with such a `target`.
-    """
+    """Reads texts in a text, a number, a list of them, or an object with such a `target`."""
     if isinstance(value, dict):
         value = value.get("target")
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):

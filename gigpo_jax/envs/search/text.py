@@ -13,10 +13,7 @@ _CUT = " ..."
 
 
 def normalise_answer(answer: str) -> str:
-    """Normalises an answer for comparison.
-
-    Lower case, no punctuation, no articles, single spaces.
-    """
+    """Returns an answer in lower case and single spaces, without punctuation and articles."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
@@ -27,19 +24,13 @@ def _comparison_form(answer: str) -> str:
 
 
 def exact_match(answer: str, golden: Iterable[str]) -> bool:
-    """Whether an answer equals a golden answer after normalisation.
-
-    An empty answer does not.
-    """
+    """Whether an answer that is not empty equals a golden answer after normalisation."""
     form = _comparison_form(answer)
     return form != "" and any(form == _comparison_form(gold) for gold in golden)
 
 
 def escape_tags(text: str) -> str:
-    """Returns a text as one line without tags.
-
-    "<" becomes "&lt;", white space becomes single spaces.
-    """
+    """Returns a text as one line in single spaces, where "<" becomes "&lt;"."""
     # Without "<" no tag can begin, and without line breaks no other item of the list.
     return " ".join(text.replace("<", "&lt;").split())
 

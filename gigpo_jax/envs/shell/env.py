@@ -38,10 +38,7 @@ _NOTHING: Folder = {}
 
 
 class ShellEnv:
-    """An environment of generated tasks; see `make`.
-
-    It plays one episode at a time.
-    """
+    """An environment of generated tasks, one episode at a time; see `make`."""
 
     def __init__(
         self,
@@ -97,9 +94,7 @@ class ShellEnv:
         return observation
 
     def step(self, action: str) -> StepResult:
-        """Runs a command, or the test.
-
-        After the end it returns the last observation, with reward 0.
+        """Runs a command, or the test; after the end, gives the last observation with reward 0.
 
         Raises:
           EnvError: no episode was started, or there is no sandbox.
@@ -126,7 +121,7 @@ class ShellEnv:
     def _act(self, action: str) -> Generator[CommandRequest, CommandOutcome | None, StepResult]:
         """Yields what runs in a sandbox, and takes the outcomes.
 
-        Sandboxes may fail; the episode changes after all of them.
+        Sandboxes may fail, so the episode changes after the last of them.
         """
         task = self._task
         last = self._last

@@ -13,9 +13,8 @@ COMPACT = Compact()
 
 
 def show_task_last(inputs: PromptInput, /) -> str:
-    """Makes the prompt for tiny models trained from scratch.
+    """Makes the prompt for tiny models trained from scratch: the observation, then the task.
 
-    It is the observation, then the task: the words to copy have a fixed distance from the response,
-    which is easier to learn.
+    The words to copy then have a fixed distance from the response, which is easier to learn.
     """
     return f"{inputs.observation} {inputs.task}"

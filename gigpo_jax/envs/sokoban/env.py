@@ -114,10 +114,7 @@ def _draw_level(task: Task, size: int, boxes: int, depth: int) -> bytes:
 
 
 def choose_best(state: str) -> str:
-    """Chooses a shortest solution's first move.
-
-    "up" if there is none.
-    """
+    """Chooses a shortest solution's first move; "up" if there is none."""
     cells, width = parse_cells(state)
     # One search for all states of a room: later positions find it in the cache.
     distances = find_distances(cells, width)

@@ -32,10 +32,7 @@ _SEARCHED_ACTIONS = (*ACTIONS[1:], ACTIONS[0])
 
 
 def full(inputs: PromptInput, /) -> str:
-    """The prompt for language models.
-
-    With a picture it shows neither the history nor the number of steps.
-    """
+    """The prompt for language models; with a picture, without history and number of steps."""
     # As published: one picture, no history and no step number.
     if inputs.observation.startswith(IMAGE):
         return "\n".join((_ROLE, _RULES, _LOOKS, f"The room now: {inputs.observation}", _FORMAT))

@@ -26,10 +26,7 @@ _POLICY = (
 
 
 class Visit:
-    """One visitor's episode, with its log.
-
-    `log` has the actions so far, with their rewards.
-    """
+    """One visitor's episode, with a log of the actions so far and their rewards."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.session = Session(catalogue)
@@ -47,10 +44,7 @@ class Visit:
 
 
 def page_content(visit: Visit) -> dict[str, Any]:
-    """Returns the page's content as plain values.
-
-    The template escapes them.
-    """
+    """Returns the page's content as plain values, which the template escapes."""
     session = visit.session
     buttons: list[str] = []
     body: list[str] = []
@@ -161,10 +155,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
 
 
 def make_page_server(catalogue: Catalogue, port: int) -> Any:
-    """The page's server on loopback (werkzeug).
-
-    Each connection has a thread and a time limit.
-    """
+    """The page's server on loopback (werkzeug), with a thread and a time limit a connection."""
     app = make_shop_app(catalogue)
     from werkzeug import serving
 

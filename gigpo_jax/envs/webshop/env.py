@@ -33,10 +33,7 @@ ANCHORS = ("page", "page+options", "state")
 
 
 class GoalTasks(Sequence[Task]):
-    """The tasks of a split, made on access.
-
-    A large catalogue has hundreds of thousands.
-    """
+    """The tasks of a split, made on access: a large catalogue has hundreds of thousands."""
 
     def __init__(self, catalogue: Catalogue, split: str) -> None:
         self._catalogue = catalogue
@@ -61,10 +58,7 @@ class GoalTasks(Sequence[Task]):
 
 
 class WebshopEnv:
-    """An environment of a catalogue's goals; see `make`.
-
-    It plays one episode at a time.
-    """
+    """An environment of a catalogue's goals, one episode at a time; see `make`."""
 
     def __init__(
         self,
@@ -92,18 +86,12 @@ class WebshopEnv:
         self._remaining = 0
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Returns a split's goals in the catalogue's canonical order.
-
-        Their type is the department.
-        """
+        """Returns a split's goals in the catalogue's canonical order, with departments as types."""
         check_split(split, SPLITS)
         return GoalTasks(self.catalogue, split)
 
     def digest(self, task: Task) -> str:
-        """Hashes everything a task's score depends on.
-
-        SHA-256 in hexadecimal; panels freeze it.
-        """
+        """Hashes all that a task's score depends on: a hexadecimal SHA-256 that panels freeze."""
         goal = self.catalogue.goal(self._goal_index(task))
         row = self.catalogue.row(goal.asin)
         product = None if row is None else self.catalogue.product(row).record()
@@ -164,10 +152,7 @@ class WebshopEnv:
         return self._last
 
     def _measure_regret(self) -> float:
-        """Counts the actions that the last one wasted.
-
-        0 if it led closer to the best purchase.
-        """
+        """Counts the actions that the last one wasted; 0 if it led closer to the best purchase."""
         previous = self._remaining
         remaining = count_remaining_actions(self._session, self._purchases)
         # After another purchase one would have to begin again.
@@ -190,10 +175,7 @@ class WebshopEnv:
         return Observation(agent_text, anchor, admissible, self._task)
 
     def _page_text(self) -> str:
-        """Returns the page's text after the instruction.
-
-        It is as the published wrapper writes it.
-        """
+        """Returns the page's text after the instruction, as the published wrapper writes it."""
         session = self._session
         if session.place == "done":  # this page does not repeat the task
             return session.tail
@@ -213,10 +195,7 @@ class WebshopEnv:
         return page.text
 
     def close(self) -> None:
-        """Ends the episode.
-
-        Other environments of the process still use the catalogue.
-        """
+        """Ends the episode; other environments of the process still use the catalogue."""
         self._last = None
 
 

@@ -30,19 +30,13 @@ _ASIN = re.compile(r"(?=[a-z]*\d)[a-z0-9]{10}")
 
 
 def shorten_task(text: str) -> str:
-    """Returns a request without its opening and punctuation.
-
-    The price cap is in whole dollars.
-    """
+    """Returns a request without its opening and punctuation, its price cap in whole dollars."""
     capped = _CAP.sub(r" under \1", text.lower())
     return _PUNCTUATION.sub("", _FILLER.sub("", capped))
 
 
 def _read_argument(action: str) -> str:
-    """Reads an action's argument: `click[red]` -> `red`.
-
-    The words of a search are left out.
-    """
+    """Reads an action's argument: `click[red]` -> `red`; for a search, the word "search" alone."""
     if action.startswith("search["):
         return "search"
     return action.removeprefix("click[").removesuffix("]")
@@ -54,20 +48,17 @@ def _split_segments(observation: str) -> list[str]:
 
 
 def _round_price(text: str) -> str:
-    """Returns a text's first price, rounded up to tens.
-
-    It is in dollars; "" if there is none.
-    """
+    """Returns a text's first price in dollars, rounded up to tens; "" if there is none."""
     price = _PRICE.search(text)
     # Caps are multiples of ten: rounded prices compare with them as the exact ones do.
     return str(10 * math.ceil(float(price[1]) / 10)) if price else ""
 
 
 def write_compact_prompt(inputs: PromptInput, /) -> str:
-    """The prompt for tiny models trained from scratch.
+    """The prompt for tiny models trained from scratch, without instructions.
 
-    No instructions, and only the task's part of a page:
-    `<task> did <argument> ; <argument> .. now <page> can <argument> ; <argument> ..`
+    It has only the task's part of a page: `<task> did <argument> ; <argument> .. now <page> can
+    <argument> ; <argument> ..`
 
     Titles and descriptions are reduced to words of the task, prices to the lowest one, rounded up
     to tens of dollars (caps are multiples of ten). Actions are reduced to their arguments.
@@ -95,10 +86,7 @@ def write_compact_prompt(inputs: PromptInput, /) -> str:
 
 
 def _summarise_results(segments: list[str], task_words: set[str]) -> str:
-    """Summarises the first products of a results page.
-
-    Each has its asin, words of the task in the title, and its price.
-    """
+    """Summarises a results page's first products: asin, the task's words in the title, price."""
     rows = [row for row, segment in enumerate(segments[:-2]) if _ASIN.fullmatch(segment)]
     offers = []
     for row in rows[:_OFFERS]:
@@ -108,10 +96,7 @@ def _summarise_results(segments: list[str], task_words: set[str]) -> str:
 
 
 def _summarise_page(segments: list[str], task_words: set[str]) -> str:
-    """Summarises a page that is not of results.
-
-    It keeps an item's title and price, or the text of a sub-page.
-    """
+    """Summarises another page: an item's title and price, or the text of a sub-page."""
     for row, segment in enumerate(segments):
         if segment.startswith("price: "):
             title = _keep_task_words(segments[row - 1], task_words)

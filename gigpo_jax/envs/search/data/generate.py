@@ -82,9 +82,7 @@ def ensure_world(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """Makes a world in the cache folder on first use.
-
-    Safe to call from several processes at once.
+    """Makes a world in the cache folder on first use, even if several processes call it at once.
 
     Returns:
       The world's folder.

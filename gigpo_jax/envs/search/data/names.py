@@ -105,7 +105,7 @@ _MORE: Words = {
 
 
 def select_words(people: int) -> Words:
-    """The lists for a world of this many people.
+    """The lists of words for names in a world of this many people.
 
     "first" and "last" are of people, "place" and "site" of towns, "water" and "stream" of rivers,
     "topic" and "subject" of books, "place", "goods" and "house" of guilds.

@@ -32,10 +32,7 @@ class InventedWorld:
 
 @dataclass(frozen=True)
 class _Entities:
-    """The entities of one split, each with its facts.
-
-    A row is an entity.
-    """
+    """The entities of one split, a row each, with their facts."""
 
     towns: list[tuple[str, str]]  # name, river
     people: list[tuple[str, str, str]]  # name, town of birth, trade
@@ -51,14 +48,12 @@ def check_world(seed: int, people: int, questions: int) -> None:
 
 
 def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> InventedWorld:
-    """Makes a world.
-
-    The same arguments give the same world on any machine.
+    """Makes a world; the same arguments give the same world on any machine.
 
     Args:
       seed: Seed of names, facts and order.
-      people: Number of people, which sets those of towns, books and guilds. Passages: about seven
-        times as many.
+      people: Number of people, which sets the numbers of towns, books and guilds. Passages: about
+        seven times as many.
       questions: Limit of each split, drawn at random; 0 = all.
     """
     check_world(seed, people, questions)
@@ -132,10 +127,7 @@ def _draw_facts(names: dict[str, list[str]], rng: random.Random) -> _Entities:
 
 
 def capitalise_name(name: str) -> str:
-    """Capitalises a name as passages write it.
-
-    "songs of bees" -> "Songs of Bees".
-    """
+    """Capitalises a name as passages write it: "songs of bees" -> "Songs of Bees"."""
     return " ".join(word if word == "of" else word.capitalize() for word in name.split())
 
 
@@ -144,10 +136,7 @@ def _passage(title: str, *sentences: str) -> Document:
 
 
 def _write_passages(entities: _Entities, rng: random.Random) -> list[Document]:
-    """Writes one passage for each entity, with its facts.
-
-    Each has some unrelated text too.
-    """
+    """Writes one passage for each entity, with its facts and some unrelated text."""
     documents = []
     for town, river in entities.towns:
         title = capitalise_name(town)

@@ -1,6 +1,6 @@
-"""An expert that knows the sentences of the synthetic world.
+"""An expert that knows the sentences of the synthetic world, but sees observations alone.
 
-It uses observations alone, and can err on purpose.
+It can err on purpose.
 """
 
 import random
@@ -56,10 +56,7 @@ _PLANS = (
 
 
 def plan_relations(question: str) -> tuple[str, list[str]]:
-    """Returns a question's subject and the relations to follow.
-
-    Other questions are a subject.
-    """
+    """Returns a question's subject and the relations to follow, or an unknown question alone."""
     for pattern, relations in _PLANS:
         match = re.fullmatch(pattern, question)
         if match is not None:

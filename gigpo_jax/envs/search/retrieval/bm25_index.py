@@ -4,7 +4,7 @@ An index folder holds the passages, the score of each term in each passage and a
 the vocabulary is memory-mapped, so several processes share one copy. The folder appears complete or
 not at all.
 
-The files are those of bm25s 0.3, bit for bit. The package itself is not used
+The files equal the files of bm25s 0.3, bit for bit. The package itself is not used
 (benchmarks/search_index.py, 20,000 passages, CPU times):
 - `import bm25s` imports jax where it is installed and runs an operation, which no setting prevents.
   An environment worker would start in 0.82 s and 90 MB instead of 0.16 s and 20 MB, with 16
@@ -86,10 +86,7 @@ class Bm25Index:
         self._term_ids: dict[str, int] = json.loads(vocabulary)
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """Searches as `Retriever.search`.
-
-        A hit has at least one term of its query.
-        """
+        """Searches as `Retriever.search`; a hit has at least one term of its query."""
         return [self._search_query(query, topk) for query in queries]
 
     def _search_query(self, query: str, topk: int) -> list[Hit]:
@@ -102,7 +99,7 @@ class Bm25Index:
         values = scores[candidates]
         if len(candidates) > topk:
             # All candidates that tie with the last of the best stay: the sort decides among them,
-            # so the order of equal scores is the corpus's and not that of the partition.
+            # so the order of equal scores is the corpus's and not the partition's.
             threshold = np.partition(values, len(values) - topk)[len(values) - topk]
             candidates = candidates[values >= threshold]
             values = values[values >= threshold]
@@ -110,10 +107,7 @@ class Bm25Index:
         return [Hit(self.passages[int(candidates[row])], float(values[row])) for row in order]
 
     def _find_term_ids(self, query: str) -> list[int]:
-        """Finds the ids of a query's distinct terms, in order.
-
-        Unknown terms are left out.
-        """
+        """Finds the ids of a query's distinct terms, in order, without unknown terms."""
         # A word that a query repeats counts once, unlike in WebShop's Lucene.
         distinct_terms = dict.fromkeys(extract_terms(query[:MAX_QUERY_CHARS]))
         term_ids = [self._term_ids[term] for term in distinct_terms if term in self._term_ids]
@@ -213,10 +207,10 @@ def _write_arrays(folder: Path, counter: _TermCounter) -> None:
 
 
 def _score_postings(counter: _TermCounter) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores each term in its documents, in Lucene's form.
+    """Scores each term in its documents in Lucene's form, which leaves out the factor k1 + 1.
 
-    That form leaves out the constant factor k1 + 1. The order of the operations and their precision
-    are those of bm25s, which makes the arrays equal bit for bit.
+    The order of the operations and their precision are as in bm25s, so that the arrays are equal
+    bit for bit.
 
     Returns:
       scores: [n] f32, by term and then by document.
@@ -244,7 +238,8 @@ def _score_postings(counter: _TermCounter) -> tuple[np.ndarray, np.ndarray, np.n
 def open_index(folder: str | Path) -> Bm25Index:
     """Opens an index folder.
 
-    InputError for a missing, outdated or damaged one.
+    Raises:
+      InputError: it is missing, outdated or damaged.
     """
     folder = Path(folder)
     fix = "make it with: gigpo envs search index --corpus FILE --out DIR"
@@ -285,9 +280,7 @@ def index_corpus(corpus: Path, out: Path, *, progress: Progress = no_progress) -
 
 
 def ensure_index(corpus: Path, *, progress: Progress = no_progress) -> Bm25Index:
-    """Opens an index folder, or the index beside a corpus.
-
-    The latter is CORPUS.index. The index of a corpus is built on first use.
+    """Opens an index folder, or a corpus's index CORPUS.index, which is built on first use.
 
     Raises:
       InputError: no corpus, one that cannot be used, or one that changed after its index was built.

@@ -79,9 +79,7 @@ def complete_url(url: str) -> str:
 
 
 class RetrieverClient:
-    """A `Retriever` behind a URL.
-
-    It connects with the first search.
+    """A `Retriever` behind a URL, which connects with the first search.
 
     Args:
       url: Address of the server, http(s)://host:port, with a path if it is not /retrieve.
@@ -123,10 +121,7 @@ class RetrieverClient:
             return asyncio.run_coroutine_threadsafe(search, self._loop.loop)
 
     def close(self) -> None:
-        """Ends the loop; pending searches fail.
-
-        Later ones start another loop.
-        """
+        """Ends the loop; pending searches fail, and later ones start another loop."""
         with self._lock:
             loop = self._loop
             self._loop = None
@@ -137,10 +132,7 @@ class RetrieverClient:
 
 @dataclass(eq=False)
 class _PendingQuery:
-    """A query that was not sent yet.
-
-    `deadline` is in s on the monotonic clock.
-    """
+    """A query that was not sent yet; `deadline` is in s on the monotonic clock."""
 
     query: str
     topk: int
@@ -149,10 +141,7 @@ class _PendingQuery:
 
 
 class _Loop:
-    """The event loop of a client.
-
-    All methods but `__init__` and `close` run in it.
-    """
+    """The event loop of a client, in which all methods but `__init__` and `close` run."""
 
     def __init__(self, url: str, timeout_s: float, limit_s: float) -> None:
         self._url = url
@@ -378,10 +367,7 @@ def _settle_future(future: "asyncio.Future[list[Hit]]", outcome: list[Hit] | Env
 
 
 def _describe_connection_error(err: Exception) -> str:
-    """Describes a connection error in one line.
-
-    It has the system's words where the error has a number.
-    """
+    """Describes a connection error in one line, in the system's words if it has a number."""
     number = getattr(getattr(err, "os_error", err), "errno", None)
     text = str(err) or type(err).__name__
     if isinstance(number, int) and number > 0:

@@ -21,10 +21,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 
 def list_corpus_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Lists a corpus's files.
-
-    That is one file, or the JSON lines files of a folder by name.
-    """
+    """Lists a corpus's files: one file, or the JSON lines files of a folder by name."""
     root = Path(path)
     files = [root]
     if root.is_dir():
@@ -46,9 +43,7 @@ def _open_binary(path: Path) -> IO[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a file's JSON objects, each with its place.
-
-    A place is "file:line". Blank lines are skipped.
+    """Yields a file's JSON objects, each with its place "file:line"; blank lines are skipped.
 
     Raises:
       InputError: a line is not UTF-8 or not a JSON object, or the file cannot be read.
@@ -86,7 +81,8 @@ def _parse_object(line: bytes, place: str) -> dict[str, Any]:
 def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
     """Yields the documents of a corpus in order.
 
-    InputError for a row without id or text.
+    Raises:
+      InputError: a row has no id or no text.
     """
     for file in list_corpus_files(path):
         for place, row in read_lines(file):

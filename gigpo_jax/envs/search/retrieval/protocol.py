@@ -37,10 +37,7 @@ def read_hits(body: bytes, count: int) -> list[list[Hit]]:
 
 
 def _read_hit(entry: Any) -> Hit:
-    """Reads a document with or without a score.
-
-    That is `{"document": {..}, "score": ..}`, or the document itself.
-    """
+    """Reads `{"document": {..}, "score": ..}`, or the document itself, which has no score."""
     document = entry.get("document", entry)
     contents = document["contents"]
     if not isinstance(contents, str):

@@ -43,9 +43,7 @@ class Retriever(Protocol):
     """
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """At most `topk` hits for each query, best first.
-
-        Hits of equal score keep the order of the corpus.
+        """At most `topk` hits for each query, best first, equal scores in the corpus's order.
 
         Raises:
           EnvError: the retriever failed.
@@ -72,10 +70,7 @@ def import_optional(module: str, *, key: str = "", install: str = INSTALL) -> An
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-    """Searches as `Retriever.search`.
-
-    A retriever in another process does not block the event loop.
-    """
+    """Searches as `Retriever.search`, without blocking the event loop if in another process."""
     # Without it the retriever searches in this process and blocks the loop meanwhile.
     submit = getattr(retriever, "submit", None)
     if submit is None:

@@ -254,9 +254,7 @@ async def _serve_until_signal(service: Service, host: str, port: int) -> None:
 def run_server(
     index: Bm25Index, host: str, port: int, *, threads: int = 0, faiss: str = "", encoder: str = ""
 ) -> None:
-    """Serves an index until SIGINT or SIGTERM.
-
-    Prints the address once requests are answered.
+    """Serves an index until SIGINT or SIGTERM; prints the address once requests are answered.
 
     Args:
       index: Index of the corpus.

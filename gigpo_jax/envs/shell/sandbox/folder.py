@@ -19,7 +19,7 @@ class FolderEntry(NamedTuple):
 
     Attributes:
       kind: "file", "folder" or "link".
-      mode: Permission bits, without those of set-user-id and set-group-id.
+      mode: Permission bits, without set-user-id and set-group-id.
       data: Content of a file, target of a link; bytes as Latin-1 text.
     """
 
@@ -175,10 +175,7 @@ def read_folder(root: str, limits: CommandLimits) -> dict[str, FolderEntry] | No
 
 
 def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields paths below a folder in order, with their status.
-
-    Links are not followed.
-    """
+    """Yields paths below a folder in order, with their status; links are not followed."""
     paths = [""]
     while paths:
         path = paths.pop()

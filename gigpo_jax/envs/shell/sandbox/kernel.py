@@ -114,9 +114,9 @@ def unmount(target: str) -> None:
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Shows a file or folder at a second place, read-only.
+    """Shows a file or folder at a second place, read-only, with the mounts below it.
 
-    Also the mounts below it. Set-user-id bits and devices have no effect there.
+    Set-user-id bits and devices have no effect there.
     """
     mount(source, target, "", BIND | RECURSIVE)
     # MOUNT_ATTR_RDONLY, _NOSUID and _NODEV have the values of the flags of mount.

@@ -79,9 +79,9 @@ def main(descriptor: str) -> None:
 
 
 def _leave_network() -> None:
-    """Gives up root, and enters an empty network.
+    """Gives up root, and enters an empty network that all commands of the launcher share.
 
-    All commands of the launcher share it: a network for each takes longer than the command.
+    A network for each command would take longer than the command.
     """
     if os.geteuid() == 0 and _find_outside_user() == 0:
         os.setgroups([])
@@ -350,10 +350,10 @@ def _kill_all() -> float:
 def _measure_usage(
     processes: int, own_seconds: dict[tuple[str, bytes], float]
 ) -> tuple[int, float]:
-    """Returns resident memory, bytes, and CPU time, s.
+    """Returns the command's resident memory, bytes, and its CPU time, s.
 
-    Of the command's processes, and the time of those that they waited for. `own_seconds` gets the
-    time of each process alone; an ended one stays there.
+    The time includes processes that the command's processes waited for. `own_seconds` gets the time
+    of each process alone; an ended one stays there.
     """
     pages = 0
     ticks = 0

@@ -98,10 +98,7 @@ def _sum_distances(size: int, boxes: Sequence[int], targets: Sequence[int]) -> i
 
 
 def _carve_floor(rng: random.Random, size: int) -> bytearray:
-    """Carves floor into walls along a random walk.
-
-    The walk stamps masks of floor; the border stays wall.
-    """
+    """Carves floor into walls along a random walk that stamps masks; the border stays wall."""
     cells = bytearray(size * size)
     last = size - 2
     # The last number is on the border, as published; the first step of the walk leaves it.
@@ -174,10 +171,7 @@ def _list_pulls(fixed: bytearray, size: int, position: _Position) -> Iterator[_P
 def _walk_player(
     rng: random.Random, cells: bytearray, size: int, player: int, probability: float
 ) -> int:
-    """Walks the player up to three steps.
-
-    The walk begins with a probability. Returns the player's cell.
-    """
+    """Walks the player up to three steps, with a probability of a first one; returns the cell."""
     visited = {player}
     continues = rng.random() < probability
     for _ in range(3):

@@ -85,18 +85,12 @@ class Room:
         return np.frombuffer(self.cells, np.uint8).reshape(self._shape)
 
     def step(self, action: int) -> RoomStep:
-        """Moves the player, who pushes a box if possible.
-
-        The box is in front, and the cell behind it is free.
-        """
+        """Moves the player, who pushes a box in front if the cell behind it is free."""
         reward, done = self.move(action)
         return RoomStep(self.grid, reward, done, self.won)
 
     def move(self, action: int) -> tuple[float, bool]:
-        """Does as `step`; returns only reward and done.
-
-        This is faster.
-        """
+        """Does as `step`, but returns only reward and done, which is faster."""
         reward = STEP_REWARD
         # As published: action 0 costs its reward, and is no counted step.
         if action:
@@ -120,10 +114,7 @@ class Room:
         return is_box and self._cells[destination] in (FLOOR, TARGET)
 
     def _push_box(self, origin: int, destination: int) -> int:
-        """Pushes a box; returns the change of boxes placed.
-
-        Placed boxes are those on targets.
-        """
+        """Pushes a box; returns the change in the number of boxes on targets."""
         was_on_target = self._fixed[origin] == TARGET
         is_on_target = self._fixed[destination] == TARGET
         self._cells[destination] = BOX_ON_TARGET if is_on_target else BOX

@@ -50,10 +50,7 @@ class RecentValues(OrderedDict[object, T]):
 
 
 class _GoalList:
-    """One kind's goals, with one set of prices and caps.
-
-    Prices and caps are drawn.
-    """
+    """One kind's goals, with one draw of their prices and price caps."""
 
     def __init__(
         self, folder: Path, arrays: dict[str, np.ndarray], kind: str, draws: random.Random | None
@@ -185,10 +182,7 @@ class Catalogue:
 
     @property
     def test_goals(self) -> range:
-        """Indices of the test split: the first 500 goals.
-
-        Half of a list of fewer than 1,000.
-        """
+        """Indices of the test split: the first 500 goals, or half of fewer than 1,000."""
         return range(goal_lists.test_size(self.goal_count))
 
     @property
@@ -199,7 +193,8 @@ class Catalogue:
     def goal(self, index: int) -> ShoppingGoal:
         """Returns a goal of the list.
 
-        InputError if there is no such goal.
+        Raises:
+          InputError: there is no such goal.
         """
         is_whole = hasattr(index, "__index__") and not isinstance(index, bool)
         if not is_whole or not 0 <= index < self.goal_count:
@@ -241,10 +236,7 @@ class Catalogue:
         return product
 
     def _release_pages(self) -> None:
-        """Unmaps pages when too many were read.
-
-        This keeps a worker's memory small.
-        """
+        """Unmaps pages when too many were read, which keeps a worker's memory small."""
         mapped = self._index.read_bytes * _READ_AROUND + self._text_reads * _TEXT_BYTES
         if mapped > _MAPPED_BYTES:
             # Both counters start again: after this nothing is mapped.
@@ -326,10 +318,7 @@ def open_catalogue(
     num_products: int | None = None,
     variant: str | None = None,
 ) -> Catalogue:
-    """Opens a catalogue.
-
-    A prepared folder opens at once. Any other is prepared into the cache folder first, where later
-    calls find it.
+    """Opens a catalogue, and first prepares it into the cache folder if that is not done yet.
 
     Args:
       folder: Folder with `items_shuffle*.json`, `items_ins_v2*.json` and `items_human_ins.json`; or
@@ -362,10 +351,7 @@ def open_catalogue(
 
 
 def _find_prepared(folder: Path, num_products: int | None, variant: str | None) -> Path:
-    """Finds the prepared folder of a catalogue.
-
-    That is the folder itself, `prepared` in it, or one in the cache.
-    """
+    """Finds a catalogue's prepared folder: the folder, `prepared` in it, or one in the cache."""
     if (folder / "manifest.json").is_file() and not any(folder.glob("items_shuffle*.json")):
         return folder
     sources = find_sources(folder, variant=variant)

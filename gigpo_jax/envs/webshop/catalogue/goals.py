@@ -46,13 +46,10 @@ class ShoppingGoal:
 
 @dataclass(frozen=True)
 class Template:
-    """The source of the goals of one annotation or product.
-
-    Annotations give human goals, products synthetic ones.
-    """
+    """The source of the human goals of one annotation, or the synthetic goals of one product."""
 
     row: int  # row of the product
-    number: int  # of the annotation among those of its product; 0 for synthetic instructions
+    number: int  # of the annotation in its product's list; 0 for synthetic instructions
     instruction: str  # its text, without a price
     attributes: tuple[str, ...]  # attributes that the product must have; never empty
     # the values of a human annotation; None for a synthetic one (all combinations)
@@ -61,10 +58,7 @@ class Template:
 
 
 def human_templates(row: int, asin: str, annotations: Mapping[str, Any]) -> Iterator[Template]:
-    """Yields the templates of a product's human goals.
-
-    Goals without attributes are left out.
-    """
+    """Yields the templates of a product's human goals, without goals that have no attributes."""
     for number, annotation in enumerate(annotations.get(asin) or ()):
         place = f"items_human_ins.json: annotation {number} of {asin!r}"
         for key in ("instruction", "instruction_attributes", "instruction_options"):
@@ -131,10 +125,7 @@ def draw_prices(pricing: Iterable[Sequence[float]], rng: random.Random) -> np.nd
 
 
 def draw_caps(prices: Iterable[float], rng: random.Random) -> np.ndarray:
-    """Draws a cap above each price, [M] f64.
-
-    `NO_CAP` where fewer than two steps remain.
-    """
+    """Draws a cap above each price, [M] f64; `NO_CAP` where fewer than two steps remain."""
     caps: list[float] = []
     for price in prices:
         # Right: a cap is above the price, never equal.
@@ -154,10 +145,7 @@ def shuffle_goals(count: int) -> np.ndarray:
 
 
 def goal_weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) -> np.ndarray:
-    """Returns the weight of each synthetic template's goals, [M] f64.
-
-    It is higher for rare attributes.
-    """
+    """The weight of each synthetic template's goals, [M] f64; rare attributes weigh more."""
     counts: dict[str, int] = {}
     for names, number in zip(attributes, goals, strict=True):
         for name in names:
@@ -176,10 +164,7 @@ def goal_weights(attributes: Sequence[tuple[str, ...]], goals: Sequence[int]) ->
 
 
 def option_combination(options: Mapping[str, Sequence[str]], index: int) -> dict[str, str]:
-    """Combination number `index` of the option values.
-
-    Names are sorted, the last name varies fastest.
-    """
+    """Combination number `index` of the option values, the last sorted name varying fastest."""
     names = sorted(options)
     values: dict[str, str] = {}
     for name in reversed(names):

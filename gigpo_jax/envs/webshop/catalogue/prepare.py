@@ -56,20 +56,14 @@ class _TemplateWriter:
         self.attributes.append(template.attributes)
 
     def mark_repeats(self, product: Product) -> None:
-        """Marks combinations of the next template that repeat.
-
-        An option may list a value twice.
-        """
+        """Marks repeated combinations of the next template: an option may list a value twice."""
         if any(len(set(values)) < len(values) for values in product.options.values()):
             combinations = goals.option_combinations(product.options)
             self.distinct[len(self.rows)] = goals.first_positions(combinations)
 
 
 class _FieldWriter:
-    """A writer that numbers the values of a product's field.
-
-    A search then compares whole numbers.
-    """
+    """A writer that numbers the values of a product's field: a search compares whole numbers."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -192,9 +186,7 @@ def ensure_prepared(
     rebuild: bool = False,
     progress: Progress = no_progress,
 ) -> bool:
-    """Builds a prepared folder unless one that fits exists.
-
-    Several processes may call it at once.
+    """Builds a prepared folder unless one that fits exists, even if several processes call it.
 
     Returns:
       Whether the folder was built.

@@ -139,10 +139,7 @@ def _list_variants(folder: Path, stem: str) -> dict[str, Path]:
 
 
 def read_products(path: Path) -> Iterator[Any]:
-    """Yields the items of a JSON file of one list.
-
-    The file is not read as a whole.
-    """
+    """Yields the items of a JSON file of one list, which is never in memory as a whole."""
     try:
         with open(path, encoding="utf-8") as file:
             yield from _decode_items(file, path)
@@ -254,10 +251,7 @@ def _read_bullets(raw: Any, place: str) -> tuple[str, ...]:
 
 
 def parse_price(pricing: Any, place: str = "price") -> tuple[float, ...]:
-    """Reads a price, or the two ends of a range.
-
-    An empty text means 100 dollars.
-    """
+    """Reads a price, or the two ends of a range; an empty text means 100 dollars."""
     # The original's price of a product without one.
     if not pricing:
         return (100.0,)

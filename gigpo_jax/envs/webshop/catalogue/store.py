@@ -47,10 +47,7 @@ class Blob:
         return len(self._starts) - 1
 
     def release_pages(self) -> None:
-        """Unmaps the pages from this process.
-
-        They stay in the page cache.
-        """
+        """Unmaps the pages from this process; they stay in the page cache."""
         if isinstance(self._data, mmap.mmap):
             self._data.madvise(mmap.MADV_DONTNEED)
 
@@ -89,10 +86,7 @@ def hash_file(path: Path) -> str:
 
 
 def _file_stamp(path: Path) -> list[int]:
-    """Returns size, time stamps and inode of a file.
-
-    A file that keeps them is taken as unchanged.
-    """
+    """Returns size, time stamps and inode of a file, which is taken as unchanged if they are."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
@@ -123,10 +117,7 @@ def content_hash(entries: Iterable[Mapping[str, Any]], num_products: int | None)
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Reads the manifest of a complete prepared folder.
-
-    None if a file is missing or has another size.
-    """
+    """Reads the manifest of a prepared folder; None if a file is missing or has another size."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
@@ -142,7 +133,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 def matches_sources(manifest: Mapping[str, Any], sources: Sources) -> bool:
     """Whether a manifest describes these sources.
 
-    A file is hashed only if its size, time stamps or inode differ.
+    A file is hashed only if its time stamps or inode differ and its size does not.
     """
     paths = sources.paths()
     if [entry["name"] for entry in manifest["sources"]] != [path.name for path in paths]:
@@ -173,7 +164,7 @@ def write_rows_folder(out: Path, fill: Callable[[Path], dict[str, Any]]) -> None
 
 
 def load_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Memory-maps a prepared folder's arrays, except those of blobs."""
+    """Memory-maps a prepared folder's arrays, except the blobs' arrays."""
     paths = [path for path in folder.glob("*.npy") if not path.name.endswith(".blob.npy")]
     # As plain arrays: indexing an np.memmap takes several times as long.
     return {path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in paths}

@@ -160,10 +160,7 @@ def _draw_requests(
 def _draw_product(
     index: int, rng: random.Random
 ) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
-    """Draws a product, its annotation and its human requests.
-
-    All have the genuine formats.
-    """
+    """Draws a product, its annotation and its human requests, all in the genuine formats."""
     # The order of the draws is part of the format: another one gives another catalogue.
     words = load_assortment()
     shelf = rng.choice(words.shelves)
@@ -264,9 +261,7 @@ def ensure_catalogue(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
-    """Makes a prepared catalogue in the cache on first use.
-
-    Safe to call from several processes.
+    """Makes a prepared catalogue in the cache on first use, even if several processes call it.
 
     Args:
       cache_root: Folder of catalogues; None: the cache folder.

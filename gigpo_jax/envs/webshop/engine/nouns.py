@@ -118,10 +118,7 @@ def _is_noun(word: str) -> bool:
 
 
 def load_file_tagger(path: str | Path) -> Tagger:
-    """Loads a tagger from a file of titles and nouns.
-
-    The file is JSON: title -> list of nouns. The built-in tagger tags other titles.
-    """
+    """Loads a tagger from a JSON file, title -> nouns; other titles get the built-in tagger."""
     try:
         table: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
@@ -139,7 +136,7 @@ def load_file_tagger(path: str | Path) -> Tagger:
 
     def tag_title(title: str) -> Sequence[str]:
         nouns = table.get(title)
-        # The built-in tagger stands in, so scores of such titles may differ from those of the
+        # The built-in tagger stands in, so scores of such titles may differ from scores with the
         # file's tagger.
         if nouns is None:
             if not missing_titles:  # one warning is enough
@@ -184,10 +181,7 @@ def load_spacy_tagger() -> Tagger:
 
 
 def open_tagger(nouns: str | Path | Tagger | None) -> Tagger:
-    """Returns the tagger that an option names.
-
-    The option is None or "builtin", "spacy", a file, or a function.
-    """
+    """Returns the tagger of an option: None or "builtin", "spacy", a file, or a function."""
     if nouns is None or nouns == "builtin":
         return tag_builtin
     if nouns == "spacy":

@@ -101,10 +101,7 @@ def sub_page(instruction: str, product: Product, name: str) -> list[Node]:
 
 
 def script_json(value: Mapping[str, str]) -> str:
-    """Writes JSON as in the original's pages.
-
-    That is with sorted keys, in ASCII, HTML characters escaped.
-    """
+    """Writes JSON as in the original's pages: sorted keys, ASCII, HTML characters escaped."""
     text = json.dumps(value, sort_keys=True)
     for character in "<>&'":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -112,10 +109,7 @@ def script_json(value: Mapping[str, str]) -> str:
 
 
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Node]:
-    """Returns the page after a purchase.
-
-    The original leaves most of its lines empty.
-    """
+    """Returns the page after a purchase, most of whose lines are empty, as in the original."""
     bought = ["asin", asin, "options", script_json(options)]
     for name in ("attrs", "category", "query", "product category"):
         bought += [name, "None"]
@@ -143,7 +137,7 @@ def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Node
 def visible_nodes(nodes: Iterable[Node]) -> list[Node]:
     """The text nodes of the page's HTML.
 
-    An empty text gives no node; a blank one is dropped if it has a line break, and is one space
+    An empty text gives no node. A blank one is dropped if it has a line break, and is one space
     otherwise.
     """
     visible = []
@@ -165,9 +159,7 @@ def plain_text(nodes: Iterable[Node]) -> str:
 
 
 def rich_text(nodes: Iterable[Node], *, url: str, visited: Iterable[str]) -> str:
-    """Writes the `text_rich` observation, with marks around clickables.
-
-    One node a line.
+    """Writes the `text_rich` observation, one node a line, with marks around clickables.
 
     Args:
       nodes: Nodes of the page.

@@ -36,10 +36,7 @@ class Purchase:
     required: int  # number of the goal's options that must be matched
 
     def count_clicks(self, chosen: Mapping[str, str]) -> int:
-        """Returns the fewest clicks from chosen options to enough matches.
-
-        The chosen options are name -> value.
-        """
+        """Returns the fewest clicks from chosen options (name -> value) to enough matches."""
         current = {}
         for name, value in chosen.items():
             current[name] = self.matches.get(name, {}).get(value, Matches())
@@ -54,10 +51,7 @@ class Purchase:
 def _list_changes(
     matches: Mapping[str, Mapping[str, Matches]], clicks: int
 ) -> Iterator[dict[str, Matches]]:
-    """Yields what this many clicks on different options can match.
-
-    Each is option name -> matches.
-    """
+    """Yields option name -> matches for each choice of this many clicks on different options."""
     for names in combinations(matches, clicks):
         for values in product(*(set(matches[name].values()) for name in names)):
             yield dict(zip(names, values, strict=True))
@@ -101,7 +95,7 @@ def best_purchases(catalogue: Catalogue, goal_index: int) -> dict[str, Purchase]
             len(_unite_matches(changes.values()))
             for changes in _list_changes(matches, len(matches))
         )
-        # The order of the operations is that of `score_purchase`: totals are compared exactly.
+        # The operations have the order of `score_purchase`: totals are compared exactly.
         total = (base + match_count) / terms * score.type
         if total > best_total:
             best_total = total
@@ -133,10 +127,7 @@ def _match_values(
 
 
 def count_remaining_actions(session: Session, purchases: Mapping[str, Purchase]) -> int | None:
-    """Returns the fewest actions to one of `best_purchases`.
-
-    They begin on the session's page. None after another purchase.
-    """
+    """Returns the fewest actions to one of `best_purchases`; None after another purchase."""
     open_asin = session.product.asin if session.product else ""
     if session.place == "done":
         bought = purchases.get(open_asin)

@@ -47,10 +47,7 @@ def normalise_colour(option: str | tuple[str, str]) -> str | tuple[str, str]:
 
 
 def count_matching_options(chosen: Sequence[str], required: Sequence[str | tuple[str, str]]) -> int:
-    """Counts the required options that resemble a chosen one.
-
-    Tuples are compared by `str`.
-    """
+    """Counts the required options that resemble a chosen one; tuples are compared by `str`."""
     chosen_texts = [str(normalise_colour(option)) for option in chosen]
     count = 0
     for option in required:
@@ -60,9 +57,9 @@ def count_matching_options(chosen: Sequence[str], required: Sequence[str | tuple
 
 
 def count_matching_attributes(product: Product, required: Sequence[str]) -> int:
-    """How many required attributes a product has.
+    """How many required attributes a product has, in its attributes or literally in its texts.
 
-    It has one as an attribute, or literally in its title, bullets or description.
+    The texts are title, bullets and description.
     """
     texts = (product.title.lower(), " ".join(product.bullets).lower(), product.description.lower())
     count = 0
@@ -136,10 +133,7 @@ def score_purchase(
 
 
 def required_options(goal: ShoppingGoal) -> tuple[str | tuple[str, str], ...]:
-    """Returns a goal's options.
-
-    Those of human goals are values, those of synthetic ones (name, value) pairs.
-    """
+    """Returns a goal's options: values of human goals, (name, value) pairs of synthetic ones."""
     if isinstance(goal.options, dict):
         return tuple(goal.options.items())
     return goal.options

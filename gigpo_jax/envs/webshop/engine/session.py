@@ -34,10 +34,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A page without its instruction.
-
-    This part is the same for every goal, and cached.
-    """
+    """A page without its instruction, which is the same for every goal, and cached."""
 
     nodes: tuple[Node, ...]
     tail: str  # the `text` observation after the instruction
@@ -133,10 +130,7 @@ class Session:
         return self._goal
 
     def reset(self, goal_index: int | None = None) -> Page:
-        """Starts an episode with a goal of the catalogue's list.
-
-        None draws one by weight.
-        """
+        """Starts an episode with a goal of the catalogue's list; None draws one by weight."""
         if goal_index is None:
             goal_index = self.catalogue.draw_goal(self._rng)
         self._goal = self.catalogue.goal(goal_index)
@@ -159,10 +153,7 @@ class Session:
 
     @property
     def product(self) -> Product | None:
-        """The product of the open page; None without one.
-
-        Item pages, sub-pages and the done page have one.
-        """
+        """The product of the open item page, sub-page or done page; None on other pages."""
         return None if self._row is None else self.catalogue.product(self._row)
 
     def nodes(self) -> list[Node]:
@@ -176,10 +167,7 @@ class Session:
 
     @property
     def tail(self) -> str:
-        """The `text` observation after the instruction.
-
-        On the done page, all of it.
-        """
+        """The `text` observation after the instruction; on the done page, all of it."""
         return self._view.tail
 
     @property
@@ -216,10 +204,7 @@ class Session:
         return Page(text, available, reward, done)
 
     def plain_text(self) -> str:
-        """Returns the `text` observation of the open page.
-
-        It does so whatever the session's kind of observation.
-        """
+        """Returns the open page as a `text` observation, whatever kind the session observes."""
         if self.place == "done":
             return self._view.tail
         head = "WebShop [SEP] Instruction:" if self.place == "index" else "Instruction:"
@@ -268,10 +253,7 @@ class Session:
         self._open("results", view, url)
 
     def _click(self, clickable: str) -> None:
-        """Follows a clickable other than Buy Now.
-
-        The order of the tests is the original's.
-        """
+        """Follows a clickable other than Buy Now, with tests in the order of the original."""
         if clickable == pages.BACK.lower():
             self._open_index()
             return

@@ -9,9 +9,9 @@ _NOT_WORD = re.compile(r"\W")
 
 
 def normalise_text(text: str) -> str:
-    """Returns a text as thefuzz compares it.
+    """Returns a text as thefuzz compares it, in lower case.
 
-    U+0080 to U+00FF are dropped, other non-words become blanks.
+    U+0080 to U+00FF are dropped, and other characters that are no word characters become blanks.
     """
     return _NOT_WORD.sub(" ", _DROPPED.sub("", text)).lower().strip()
 
@@ -28,9 +28,9 @@ def _similarity(first: str, second: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def token_set_ratio(first: str, second: str) -> int:
-    """Compares two texts as sets of words: 0 to 100.
+    """Compares two texts as sets of words: 0 to 100, the largest of three ratios.
 
-    The largest of three ratios: the shared words with all words of the first text, with all words
+    They compare the shared words with all words of the first text, the shared words with all words
     of the second, and all words of both texts with each other.
     """
     first_text = normalise_text(first)

@@ -11,7 +11,7 @@ _VAGUE_WORDS = 3  # words of a vague search
 
 
 class Demonstrator:
-    """A player of one episode; without fractions, the expert itself.
+    """A player of one episode with the expert's lapses, or without fractions the expert itself.
 
     `registry.ENVIRONMENTS` explains the fractions.
     """
@@ -63,10 +63,7 @@ class Demonstrator:
         return best
 
     def _shorten_search(self, action: str) -> str:
-        """Shortens a search that is brief or vague.
-
-        A brief one has each word once, a vague one a few words.
-        """
+        """Shortens a search: a brief one has each word once, a vague one a few words."""
         words = action[len("search[") : -1].split(" ")
         if self._brief:
             words = list(dict.fromkeys(words))
@@ -76,10 +73,7 @@ class Demonstrator:
         return f"search[{' '.join(words[first : first + _VAGUE_WORDS])}]"
 
     def _draw_forgotten(self, action: str) -> bool:
-        """Whether an action chooses a forgotten option.
-
-        Such an option is never chosen in this episode. Drawn once for each option.
-        """
+        """Whether an action chooses an option to forget in this episode, drawn once an option."""
         if action not in self._expert.choices:
             return False
         if action not in self._forgotten:

@@ -79,10 +79,7 @@ class _Offer:
 
 
 class ShopExpert:
-    """A deterministic player of one episode; see `base.Expert`.
-
-    An episode has `max_steps` steps.
-    """
+    """A deterministic player of one episode of `max_steps` steps; see `base.Expert`."""
 
     def __init__(self, *, max_steps: int = 15) -> None:
         self._remaining_steps = max_steps
@@ -161,10 +158,7 @@ class ShopExpert:
             self._open.opened = False
 
     def _read_task(self, task: str) -> None:
-        """Splits the task into its parts.
-
-        They are price cap, option values, attributes and other words.
-        """
+        """Splits the task into price cap, option values, attributes and other words."""
         cap = _CAP.search(task)
         if cap is not None:
             self._cap = float(cap.group(1))
@@ -197,9 +191,9 @@ class ShopExpert:
         return self._body.replace(f" in {option_text}", " ")
 
     def _write_query(self) -> str:
-        """The task's words without filler words.
+        """The task's words without filler words, with the options twice.
 
-        Options occur twice: few products of a kind have all of them.
+        Few products of a kind have all options, so these count more.
         """
         # Filler words say nothing about the product, and BM25 would score them.
         words = [word for word in _WORD.findall(self._request.lower()) if word not in _FILLER]
@@ -233,10 +227,7 @@ class ShopExpert:
         return self._open_offer(fresh[0]) if fresh else "click[back to search]"
 
     def _read_offers(self, asins: list[str], segments: list[str]) -> None:
-        """Notes the products of a results page.
-
-        Asin, title and price follow one another.
-        """
+        """Notes the products of a results page, where asin, title and price follow one another."""
         for asin in asins:
             if asin in self._offers or asin.upper() not in segments:
                 continue
@@ -251,9 +242,9 @@ class ShopExpert:
         return min(opened, key=self._rate_offer, default=None)
 
     def _rate_offer(self, offer: _Offer) -> tuple[int, int, bool]:
-        """The cost of an offer; lower is better.
+        """The cost of an offer, lower is better: missing options, missing words, then the price.
 
-        Missing options, then missing words of the task, then a price that may be too high.
+        The price counts if the upper end of its range is above the task's cap.
         """
         missing = len(offer.missing) + 2 * (offer.low > self._cap)
         return self._count_missing_options(offer), missing, offer.high > self._cap
@@ -324,10 +315,7 @@ class ShopExpert:
         return ""
 
     def _find_open_offer(self, segments: list[str]) -> _Offer | None:
-        """Returns the open page's offer.
-
-        None for one that was on no results page.
-        """
+        """Returns the open page's offer; None for one that was on no results page."""
         if self._open is not None and self._open.title in segments:
             return self._open
         self._open = None
@@ -378,10 +366,7 @@ def _longest_phrases(phrases: frozenset[str]) -> list[str]:
 
 
 def _group_values(values: tuple[str, ...], segments: list[str]) -> list[list[str]]:
-    """Groups the values by option.
-
-    Those of one option follow one another, after its name.
-    """
+    """Groups the values by option: an option's values follow one another, after its name."""
     groups: list[list[str]] = []
     inside = False
     for segment in segments:

@@ -30,10 +30,7 @@ _EXACT_NORMS = 24
 
 
 def encode_length(length: int) -> int:
-    """Returns the one-byte norm of a document's length.
-
-    It is exact at first, then has four significant bits.
-    """
+    """Returns the one-byte norm of a length: exact at first, then four significant bits."""
     if length < _EXACT_NORMS:
         return length
     rest = length - _EXACT_NORMS
@@ -57,10 +54,7 @@ def decode_length(norm: int) -> int:
 
 
 def term_key(term: str) -> int:
-    """Returns the 64-bit hash of a term.
-
-    A table of numbers can be memory-mapped, one of texts cannot.
-    """
+    """Returns the 64-bit hash of a term: numbers can be memory-mapped, texts cannot."""
     data = term.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
@@ -160,7 +154,7 @@ class IndexBuilder:
 def norm_inverse(average: np.float32) -> np.ndarray:
     """Returns the inverse length term of each norm, [256] f32.
 
-    It is 1 / (k1 (1 - b + b length / average length)).
+    The term is 1 / (k1 (1 - b + b length / average length)).
     """
     lengths = np.array([decode_length(norm) for norm in range(256)], dtype=np.float32)
     inverse = _UNIT / (_K1 * ((_UNIT - _B) + _B * lengths / average))
@@ -297,10 +291,7 @@ class Index:
         scores[hits] += self._posting_scores(posting, rows[hits])
 
     def _select_best(self, matched: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Selects the best matched documents by score, [<= 50] i64.
-
-        The scores are [n] f32.
-        """
+        """Selects the best of n matched documents by scores [n] f32, [<= 50] i64."""
         if len(matched) > TOP:
             # All that tie with the last of the top stay: their names decide, in the sort below.
             lowest = np.partition(scores, len(scores) - TOP)[len(scores) - TOP]

@@ -52,10 +52,7 @@ _STEP_4 = {
 
 
 def _find_consonants(word: str) -> list[bool]:
-    """Marks the letters that are consonants.
-
-    A y is one at the start and after a vowel.
-    """
+    """Marks the letters that are consonants; a y is one at the start and after a vowel."""
     consonants: list[bool] = []
     for letter in word:
         if letter in "aeiou":
@@ -68,10 +65,7 @@ def _find_consonants(word: str) -> list[bool]:
 
 
 def _measure_stem(stem: str) -> int:
-    """Returns Porter's m of a stem.
-
-    It is how many times a run of vowels is followed by a run of consonants.
-    """
+    """Returns Porter's m of a stem: how often a run of consonants follows a run of vowels."""
     consonants = _find_consonants(stem)
     return sum(not first and second for first, second in itertools.pairwise(consonants))
 
@@ -85,9 +79,9 @@ def _ends_double(word: str) -> bool:
 
 
 def _ends_cvc(word: str) -> bool:
-    """Whether a word ends in consonant, vowel, consonant.
+    """Whether a word ends in consonant, vowel, and a consonant other than w, x and y.
 
-    The last one is other than w, x and y. Such a word may have lost an e (hop-ing, hope).
+    Such a word may have lost an e (hop-ing, hope).
     """
     if len(word) < 3 or word[-1] in "wxy":
         return False
@@ -95,10 +89,7 @@ def _ends_cvc(word: str) -> bool:
 
 
 def _step_1(word: str) -> str:
-    """Step 1: plurals, -ed and -ing, and a final y.
-
-    The y has a vowel somewhere before it.
-    """
+    """Step 1: plurals, -ed and -ing, and a final y with a vowel somewhere before it."""
     word = _drop_plural(word)
     if word.endswith("eed"):
         if _measure_stem(word[:-3]) > 0:
@@ -122,10 +113,7 @@ def _drop_plural(word: str) -> str:
 
 
 def _drop_ending(word: str, length: int) -> str:
-    """Drops -ed or -ing, and repairs the stem's end.
-
-    The stem must have a vowel.
-    """
+    """Drops -ed or -ing behind a stem with a vowel, and repairs the stem's end."""
     stem = word[:-length]
     if not _has_vowel(stem):
         return word
@@ -140,10 +128,7 @@ def _drop_ending(word: str, length: int) -> str:
 
 
 def _replace_suffix(word: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """Applies the first rule whose suffix fits.
-
-    The stem before it must have a measure above 0.
-    """
+    """Applies the first rule whose suffix fits, if the stem before it has a measure above 0."""
     for suffix, replacement in rules:
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -152,10 +137,7 @@ def _replace_suffix(word: str, rules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _step_4(word: str) -> str:
-    """Step 4: drops a suffix after a long stem.
-
-    The stem before it has a measure above 1.
-    """
+    """Step 4: drops a suffix behind a stem with a measure above 1."""
     for suffix in _STEP_4.get(word[-2:-1], ()):
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -167,10 +149,7 @@ def _step_4(word: str) -> str:
 
 
 def _step_5(word: str) -> str:
-    """Step 5: drops a final e, and shortens ll.
-
-    Of two final l, one stays.
-    """
+    """Step 5: drops a final e, and shortens a final ll to l."""
     if word.endswith("e"):
         measure = _measure_stem(word[:-1])
         if measure > 1 or (measure == 1 and not _ends_cvc(word[:-1])):
@@ -181,10 +160,7 @@ def _step_5(word: str) -> str:
 
 
 def _to_utf16_units(word: str) -> str:
-    """Returns a word with each UTF-16 unit as a character.
-
-    A character beyond U+FFFF has two.
-    """
+    """Returns a word with each UTF-16 unit as a character: two for one beyond U+FFFF."""
     data = word.encode("utf-16-le", "surrogatepass")
     return "".join(chr(int.from_bytes(data[i : i + 2], "little")) for i in range(0, len(data), 2))
 
@@ -217,10 +193,7 @@ def analyse_word(word: str) -> str:
 
 
 def _lower_letter(letter: str) -> str:
-    """Returns a letter in lower case, as Java does.
-
-    Java keeps one whose lower case has several characters.
-    """
+    """Returns a letter in lower case as Java does: unchanged if that has several characters."""
     lowered = letter.lower()
     return lowered if len(lowered) == 1 else letter
 

@@ -1,6 +1,6 @@
 """Word segmentation as in Lucene's StandardTokenizer (8.11).
 
-The rules are those of Unicode Standard Annex 29 for Unicode 9.0, with the tokenizer's own choices:
+The rules are from Unicode Standard Annex 29 for Unicode 9.0, with the tokenizer's own choices:
 Thai, Lao, Khmer and Myanmar runs stay whole, a Han or Hiragana character is a word of its own,
 emoji sequences are words (Unicode Technical Standard 51, version 11), and no word is longer than
 255 UTF-16 units.
@@ -64,9 +64,7 @@ class _Classes(dict[int, str]):
         return letter
 
     def select_letters(self, *properties: str, without: tuple[str, ...] = ()) -> str:
-        """Returns the letters of classes with one of the properties.
-
-        They are for use in a character class.
+        """Returns the letters of classes with one of the properties, for a character class.
 
         Args:
           properties: Unicode properties, in the words of `word_classes.json`.
@@ -153,10 +151,7 @@ def _compile_patterns() -> _Patterns:
 
 
 def segment_words(text: str) -> list[str]:
-    """Splits a text of any length into words, in order.
-
-    The case does not change.
-    """
+    """Splits a text of any length into words, in order, with their case."""
     patterns = _compile_patterns()
     letters = text.translate(patterns.classes)
     # 128 characters may be 256 UTF-16 units. One pattern suffices for all other texts.
@@ -168,8 +163,8 @@ def segment_words(text: str) -> list[str]:
 def _split_slowly(text: str, letters: str, patterns: _Patterns) -> list[str]:
     """Splits a text that the plain search could split wrongly.
 
-    That is one with a word at the length limit, or a character that starts both a word and an
-    emoji: the longer of the two matches counts there.
+    Such a text has a word at the length limit, or a character that starts both a word and an emoji:
+    the longer of the two matches counts there.
     """
     words: list[str] = []
     position = 0
@@ -193,10 +188,7 @@ def _split_slowly(text: str, letters: str, patterns: _Patterns) -> list[str]:
 
 
 def _find_buffer_end(text: str, start: int) -> int:
-    """Returns the end of the tokenizer's buffer from a position.
-
-    The buffer has `MAX_WORD` UTF-16 units.
-    """
+    """Returns the end of the tokenizer's buffer of `MAX_WORD` UTF-16 units from a position."""
     window = text[start : start + MAX_WORD]
     if window.isascii() or max(window) <= "\uffff":
         return start + len(window)
