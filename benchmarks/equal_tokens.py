@@ -5,24 +5,28 @@
 Each arm is compared with its base by the runs that the protocol chooses by their tokens.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks import method_runs
 from benchmarks.method_runs import list_arms, read_tokens, show_estimate
+from benchmarks.results import find_campaign
 from gigpo_jax.tools.compare.runs import Run, read_run
 from gigpo_jax.tools.compare.statistics import correct_p_values, estimate_mean, estimate_p_value
 
-RESULTS = Path(__file__).parent / "results"
 BASES = {
     "learned": {"gigpo": "copy progress starts"},
     "lake": method_runs.BASES["lake"],
     "corridor": {"subgoal": "hiper"},
 }
 # Runs of the earlier protocols, made again where their tokens were not equal.
-EARLIER = {"learned": "learned_rewards/", "lake": "methods/lake_", "corridor": "corridor_plans/"}
+# Their campaigns, and how names of runs begin there.
+EARLIER = {
+    "learned": ("learned_rewards", ""),
+    "lake": ("methods", "lake_"),
+    "corridor": ("corridor_plans", ""),
+}
 TOLERANCE = 0.05  # of equal tokens, a fraction
 
 
@@ -41,8 +45,9 @@ class CountedRun(NamedTuple):
 def read_tries(environment: str, arm: str, seed: int) -> list[CountedRun]:
     """The runs of an arm with a seed; the earlier one is the first."""
     name = f"{arm}_seed{seed}"
-    folders = [RESULTS / f"{EARLIER[environment]}{name}"]
-    folders += sorted(RESULTS.glob(f"equal_tokens/{environment}_{name}_*"))
+    campaign, prefix = EARLIER[environment]
+    folders = [find_campaign(campaign) / f"{prefix}{name}"]
+    folders += sorted(find_campaign("equal_tokens").glob(f"{environment}_{name}_*"))
     return [CountedRun(read_run(folder), read_tokens(folder)) for folder in folders]
 
 

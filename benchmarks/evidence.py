@@ -1,4 +1,4 @@
-"""All paired differences of the experiments, from the raw files in benchmarks/results.
+"""All paired differences of the experiments, from the archives in benchmarks/results.
 
     python -m benchmarks.evidence
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.results import RESULTS, find_campaign
 from gigpo_jax.tools.compare.comparisons import FINAL, Comparison, list_comparisons
 from gigpo_jax.tools.compare.runs import Arm, check_comparable, read_run
 from gigpo_jax.tools.compare.statistics import (
@@ -30,7 +31,6 @@ from gigpo_jax.tools.compare.statistics import (
 )
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks/results"
 RECORD = RESULTS / "evidence.json"
 TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 GRPO, GIGPO, REPEAT, GRAPH, COMBINATION = (
@@ -297,7 +297,8 @@ def read_arms(experiment: Experiment) -> list[Arm]:
     """
     arms = []
     for label, path in experiment.arms.items():
-        prefix = RESULTS / path
+        campaign, _, name = path.partition("/")
+        prefix = find_campaign(campaign) / name
         folders = sorted(
             folder
             for folder in prefix.parent.iterdir()

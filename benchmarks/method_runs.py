@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.results import find_campaign
 from gigpo_jax.run.records import read_records
 from gigpo_jax.tools.compare.runs import Run, read_run
 from gigpo_jax.tools.compare.statistics import (
@@ -19,7 +20,6 @@ from gigpo_jax.tools.compare.statistics import (
     estimate_p_value,
 )
 
-RESULTS = Path(__file__).parent / "results/methods"
 SEEDS = (0, 1, 2)
 BASES = {
     "lake": {"gigpo": "vineppo carl regret earlier resample steps opd", "opd": "opd_f2b opd_b2f"},
@@ -31,7 +31,7 @@ BASES = {
 def read_arm(environment: str, arm: str) -> dict[int, tuple[Run, float]]:
     """Reads the finished runs of an arm: seed -> the run and the tokens that it generated."""
     runs = {}
-    for folder in sorted(RESULTS.glob(f"{environment}_{arm}_seed[0-9]")):
+    for folder in sorted(find_campaign("methods").glob(f"{environment}_{arm}_seed[0-9]")):
         run = read_run(folder)
         runs[run.seed] = (run, read_tokens(folder))
     return runs

@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array
 from scipy import stats
 
+from benchmarks.results import RESULTS, find_campaign
 from benchmarks.tabular_worlds import (
     ARMS,
     BASE,
@@ -343,11 +344,10 @@ def compare_rates() -> dict[str, Any]:
 
 def print_order() -> None:
     """Prints rank correlations of grades and areas over the estimators."""
-    folder = Path(__file__).parent / "results"
-    grades = json.loads((folder / "tabular_credit.json").read_text())
+    grades = json.loads((RESULTS / "tabular_credit.json").read_text())
     correlations = []
     for name in WORLDS:
-        runs = json.loads((folder / "tabular" / f"{name}.json").read_text())
+        runs = json.loads((find_campaign("tabular") / f"{name}.json").read_text())
         # Rounded: arms with the same gradient are equal but for the order of its sums.
         areas = [round(runs[arm]["trained area"]["mean"], 2) for arm in ARMS]
         by_arm = [grades[name]["estimates"][arm] for arm in ARMS]

@@ -2,7 +2,7 @@
 from the runs in alfworld_pooled, docs/evidence/real_model.png from those in smollm_drawers, and
 docs/tabular_credit.png and docs/tabular_learning.png from the files of the grid worlds.
 
-    python docs/make_figures.py
+    python -m docs.make_figures
 
 The first file is that of `python -m benchmarks.evidence`.
 """
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.results import RESULTS, find_campaign
 from gigpo_jax.tools.compare.figure import STYLES, Line, draw_lines
 from gigpo_jax.tools.compare.runs import read_run
 from gigpo_jax.tools.compare.statistics import estimate_mean
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 CURVES = {  # label of each arm's folders below alfworld_pooled/reported
     "grpo_lr1e-4": "GRPO",
     "gigpo_lr1e-4": "GiGPO",
@@ -75,7 +75,7 @@ def draw_curves() -> None:
     axes = figure.subplots()
     lines = []
     for name, label in CURVES.items():
-        folders = sorted((RESULTS / "alfworld_pooled/reported").glob(f"{name}_seed[0-9]"))
+        folders = sorted((find_campaign("alfworld_pooled") / "reported").glob(f"{name}_seed[0-9]"))
         runs = [read_run(folder) for folder in folders]
         won = np.stack([run.won for run in runs])
         estimates = [estimate_mean(won[:, index]) for index in range(won.shape[1])]
@@ -236,7 +236,8 @@ def draw_worlds() -> None:
         credit,
     )
     runs = {
-        world: json.loads((RESULTS / "tabular" / f"{world}.json").read_text()) for world in names
+        world: json.loads((find_campaign("tabular") / f"{world}.json").read_text())
+        for world in names
     }
     areas = {
         world: {arm: runs[world][arm]["trained area"]["gain"] for arm in TRAINED} for world in names
@@ -249,5 +250,5 @@ def draw_worlds() -> None:
 if __name__ == "__main__":
     draw_forest()
     draw_curves()
-    draw_real_model(RESULTS / "smollm_drawers", ROOT / "docs/evidence/real_model.png")
+    draw_real_model(find_campaign("smollm_drawers"), ROOT / "docs/evidence/real_model.png")
     draw_worlds()

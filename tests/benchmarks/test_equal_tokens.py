@@ -6,17 +6,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import equal_tokens
-
-RUNS = Path(__file__).parents[2] / "benchmarks/results/learned_rewards"
+from benchmarks.results import find_campaign
 
 
 def write_run(folder: Path, source: str, tokens: float) -> None:
     """A run with the outcomes of another one, and a number of tokens."""
     folder.mkdir(parents=True)
-    for path in (RUNS / source).iterdir():
+    for path in (find_campaign("learned_rewards") / source).iterdir():
         if path.name != "metrics.jsonl":
             (folder / path.name).symlink_to(path)
-    lines = (RUNS / source / "metrics.jsonl").read_text().splitlines()
+    lines = (find_campaign("learned_rewards") / source / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) | {"rollout/generated_tokens": 0.0} for line in lines]
     records[-1]["rollout/generated_tokens"] = tokens
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -26,7 +25,7 @@ def test_pairs_have_equal_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bases = {"lake": {"gigpo": "carl opd resample", "opd": "opd_f2b"}}
-    monkeypatch.setattr(equal_tokens, "RESULTS", tmp_path)
+    monkeypatch.setattr(equal_tokens, "find_campaign", lambda name: tmp_path / name)
     monkeypatch.setattr(equal_tokens, "BASES", bases)
     for seed in range(3):
         earlier = {

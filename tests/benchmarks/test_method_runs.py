@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import method_runs
+from benchmarks.results import find_campaign
 from gigpo_jax.tools.compare.runs import read_run
 from gigpo_jax.tools.compare.statistics import estimate_p_value
-
-RUNS = Path(__file__).parents[2] / "benchmarks/results/learned_rewards"
 
 
 def test_arms_are_compared_over_the_seeds_that_all_have(
@@ -19,8 +18,10 @@ def test_arms_are_compared_over_the_seeds_that_all_have(
     arms = {"lake_gigpo": ("gigpo", 3), "lake_opd": ("copy", 3), "lake_opd_f2b": ("starts", 2)}
     for name, (source, seeds) in arms.items():
         for seed in range(seeds):
-            (tmp_path / f"{name}_seed{seed}").symlink_to(RUNS / f"{source}_seed{seed}")
-    monkeypatch.setattr(method_runs, "RESULTS", tmp_path)
+            (tmp_path / f"{name}_seed{seed}").symlink_to(
+                find_campaign("learned_rewards") / f"{source}_seed{seed}"
+            )
+    monkeypatch.setattr(method_runs, "find_campaign", lambda _: tmp_path)
     bases = {"lake": {"gigpo": "opd", "opd": "opd_f2b"}, "house": {"grpo": "ema_grpo"}}
     monkeypatch.setattr(method_runs, "BASES", bases)
     method_runs.main()
@@ -44,7 +45,12 @@ def test_arms_are_compared_over_the_seeds_that_all_have(
 
 
 def read_won(source: str) -> np.ndarray:
-    return np.stack([read_run(RUNS / f"{source}_seed{seed}").won[-1] for seed in (0, 1)])
+    return np.stack(
+        [
+            read_run(find_campaign("learned_rewards") / f"{source}_seed{seed}").won[-1]
+            for seed in (0, 1)
+        ]
+    )
 
 
 def test_tokens_are_those_of_all_iterations(
@@ -52,14 +58,16 @@ def test_tokens_are_those_of_all_iterations(
 ) -> None:
     folder = tmp_path / "house_grpo_seed0"
     folder.mkdir()
-    for path in (RUNS / "gigpo_seed0").iterdir():
+    for path in (find_campaign("learned_rewards") / "gigpo_seed0").iterdir():
         if path.name != "metrics.jsonl":
             (folder / path.name).symlink_to(path)
     records = [
         json.loads(line) | {"rollout/generated_tokens": 100.0}
-        for line in (RUNS / "gigpo_seed0/metrics.jsonl").read_text().splitlines()
+        for line in (find_campaign("learned_rewards") / "gigpo_seed0/metrics.jsonl")
+        .read_text()
+        .splitlines()
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    monkeypatch.setattr(method_runs, "RESULTS", tmp_path)
+    monkeypatch.setattr(method_runs, "find_campaign", lambda _: tmp_path)
     ((seed, (_, tokens)),) = method_runs.read_arm("house", "grpo").items()
     assert (seed, tokens) == (0, 100.0 * len(records))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.results import find_campaign
 from gigpo_jax.config import resolve
 from gigpo_jax.config.keys import flatten
 from gigpo_jax.tools.compare.runs import check_comparable, group_arms, read_run
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 def test_the_committed_runs_are_comparable_and_of_the_config_as_it_is(
     name: str, tasks: int
 ) -> None:
-    runs = [read_run(folder) for folder in sorted((ROOT / "benchmarks/results" / name).iterdir())]
+    runs = [read_run(folder) for folder in sorted(find_campaign(name).iterdir())]
     check_comparable(runs)
     assert len(group_arms(runs)) >= 3
     config = flatten(
