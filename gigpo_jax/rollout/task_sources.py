@@ -1,4 +1,4 @@
-"""What changes the tasks of a training run from one iteration to the next (docs/train.md)."""
+"""What changes the tasks of a training run from one iteration to the next (docs/tasks.md)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
