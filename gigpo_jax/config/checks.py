@@ -1,6 +1,6 @@
 """Checks of a whole config that need neither devices nor files.
 
-Here are those of the core's keys; parts check their own (`keys.PARTS`).
+Only the core's keys are checked here; parts check their own (`keys.PARTS`).
 """
 
 import math
@@ -23,10 +23,7 @@ SENSITIVE = ("sequence", "product")
 
 
 def check_config(config: ConfigDict, trains: bool) -> None:
-    """Checks a config in which every key has a value.
-
-    `resolve` has the errors.
-    """
+    """Checks a config in which every key has a value, and raises the errors of `resolve`."""
     _check_groups(config)
     _check_sizes(config)
     _check_prefill(config)

@@ -36,9 +36,7 @@ def join_flags(words: Sequence[str]) -> list[str]:
 
 
 def load_config(file: str, words: Sequence[str]) -> ConfigDict:
-    """Runs a config file and overrides keys.
-
-    `resolve` has to follow.
+    """Runs a config file and overrides keys; `resolve` has to follow.
 
     Args:
       file: NAME of a packaged config or PATH, with :VARIANT for the argument of its `get_config`;
@@ -121,10 +119,7 @@ def _find_config_file(name: str) -> Path:
 
 @contextlib.contextmanager
 def _imports_beside(path: Path) -> Iterator[None]:
-    """Lets a config file import its neighbours.
-
-    It can also import packaged configs as `configs.NAME`.
-    """
+    """Lets a config file import its neighbours, and packaged configs as `configs.NAME`."""
     previous_path = sys.path
     # Neighbours first, packaged configs last: no packaged file hides a module of the user.
     sys.path = [str(path.parent.absolute()), *previous_path, str(packaged.ROOT)]

@@ -112,7 +112,7 @@ def make_parser(mode: str = "") -> argparse.ArgumentParser:
     """Builds the parser of a run's flags, without config keys.
 
     Args:
-      mode: Mode whose help is shown; "": that of all commands.
+      mode: Mode whose help is shown; "": the help of all commands.
     """
     parser = argparse.ArgumentParser(
         usage=f"gigpo {mode or 'COMMAND'} --config=NAME|FILE [FLAGS] [--config.KEY=VALUE ...]",
@@ -143,10 +143,7 @@ def make_parser(mode: str = "") -> argparse.ArgumentParser:
 
 
 def find_mode(words: Sequence[str]) -> str:
-    """Returns the mode that a command line names.
-
-    "" for none or an unknown one.
-    """
+    """Returns the mode that a command line names, or "" for none or an unknown one."""
     modes = [word.removeprefix(f"{MODE}=") for word in words if word.startswith(f"{MODE}=")]
     # The last one wins, as in argparse, which then refuses an unknown one.
     return modes[-1] if modes and modes[-1] in MODES else ""

@@ -534,10 +534,7 @@ KEYS = _KeyTable()
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to dotted keys.
-
-    Tuples become lists, as JSON has them.
-    """
+    """Flattens nested mappings to dotted keys; tuples become lists, as in JSON."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict | ConfigDict):
@@ -549,10 +546,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def affects_results(name: str) -> bool:
-    """Tests whether a key's value can change a run's results.
-
-    The key is a dotted one.
-    """
+    """Tests whether the value of a dotted key can change a run's results."""
     # Options of environments and settings of algorithms are not in KEYS; all of them count.
     return name not in KEYS or not KEYS[name].may_change
 

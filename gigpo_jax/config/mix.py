@@ -35,9 +35,7 @@ def run_keys() -> Mapping[str, str]:
 
 
 def fill_mix(config: ConfigDict) -> None:
-    """Fills in names and weights of the environments.
-
-    `env.name` gets the name of all.
+    """Fills in names and weights of the environments, and the name of them all as `env.name`.
 
     Raises:
       InputError: A label or value of `env.mix` is invalid, or a key has no effect beside it.
@@ -72,10 +70,7 @@ def _check_label(label: str) -> None:
 
 
 def _fill_section(label: str, section: ConfigDict) -> None:
-    """Checks an environment's keys and fills in name and weight.
-
-    Unset keys are dropped.
-    """
+    """Checks an environment's keys, drops the unset ones, and fills in name and weight."""
     declarations = member_keys()
     # A copy: keys are removed in the loop.
     for name, value in list(section.items()):
@@ -99,10 +94,7 @@ def without_unset(options: ConfigDict) -> ConfigDict:
 
 
 def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
-    """Returns the config of each environment by its label.
-
-    {"": config} in a run with one.
-    """
+    """Returns the config of each environment by its label, {"": config} in a run with one."""
     if not config.env.mix:
         return {"": config}
     configs = {}
@@ -122,10 +114,7 @@ def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
 
 
 def member_shares(config: ConfigDict) -> dict[str, float]:
-    """Returns each environment's share of the groups, by label.
-
-    The shares sum to 1.
-    """
+    """Returns each environment's share of the groups, by label; the shares sum to 1."""
     if not config.env.mix:
         return {"": 1.0}
     total = sum(section.weight for section in config.env.mix.values())
@@ -133,20 +122,14 @@ def member_shares(config: ConfigDict) -> dict[str, float]:
 
 
 def writes_summaries(config: ConfigDict) -> bool:
-    """Whether episodes of any environment may have summaries.
-
-    A strategy is one.
-    """
+    """Returns whether episodes of any environment may have summaries, such as strategies."""
     environments = [member.env for member in member_configs(config).values()]
     return any(env.context == "summary" or env.plan == STRATEGY for env in environments)
 
 
 @contextlib.contextmanager
 def name_member_keys(label: str) -> Iterator[None]:
-    """Renames the keys of errors for an environment.
-
-    They become those of `env.mix`; the label "" leaves them.
-    """
+    """Renames an environment's keys in errors to keys of `env.mix`; the label "" leaves them."""
     try:
         yield
     except InputError as error:
@@ -157,10 +140,7 @@ def name_member_keys(label: str) -> Iterator[None]:
 
 
 def _key_in_mix(key: str, label: str) -> str:
-    """Returns an environment's key of `env.mix` for a run's key.
-
-    Keys that `env.mix` does not replace stay.
-    """
+    """Returns an environment's key of `env.mix` for a run's key; keys of the run alone stay."""
     for name, run_key in run_keys().items():
         prefix = f"config.{run_key}"
         if key == prefix or key.startswith(f"{prefix}."):
@@ -174,9 +154,7 @@ def chooses_environment(key: str) -> bool:
 
 
 def environment_types(config: ConfigDict) -> dict[str, type]:
-    """Returns the types of environments' keys, by dotted key.
-
-    The keys of `env.mix` are among them.
+    """Returns the types of environments' keys, by dotted key, the keys of `env.mix` among them.
 
     Raises:
       InputError: There is no such environment.

@@ -20,10 +20,7 @@ def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = 
 
 
 def require_default(config: ConfigDict, name: str, reader: str) -> None:
-    """Raises an InputError for a set key without effect.
-
-    The key has an effect with another setting only.
-    """
+    """Raises an InputError for a set key that has an effect with another setting only."""
     # Its value and not its presence: a resolved config has every key.
     is_default = value_of(config, name) == KEYS[name].default
     require(is_default, config, name, f"not read by {reader}", "leave it out")

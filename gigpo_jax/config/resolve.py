@@ -24,8 +24,8 @@ SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 def default_config() -> ConfigDict:
     """Returns all keys with their defaults.
 
-    They are those of the published ALFWorld runs. The config is locked, so a misspelt key fails.
-    Keys for which an algorithm may have its own default are None until `resolve`.
+    They are the settings of the published ALFWorld runs. The config is locked, so a misspelt key
+    fails. Keys for which an algorithm may have its own default are None until `resolve`.
     """
     config = ConfigDict()
     for name, key in KEYS.items():
@@ -40,9 +40,7 @@ def default_config() -> ConfigDict:
 
 
 def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
-    """Fills in unset keys and checks the config.
-
-    Everything is checked that needs neither devices nor files.
+    """Fills in unset keys, and checks all of the config that needs neither devices nor files.
 
     Args:
       config: Config of `default_config`, changed by the user.
@@ -73,9 +71,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
 
 
 def declared_types(config: ConfigDict) -> dict[str, type]:
-    """Returns the types of the declared keys, by dotted key.
-
-    The config's environments and algorithm declare them.
+    """Returns the types of the keys, by dotted key, that environments and algorithm declare.
 
     Raises:
       InputError: There is no such environment or algorithm.
@@ -89,10 +85,10 @@ def declared_types(config: ConfigDict) -> dict[str, type]:
 
 
 def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
-    """Yields an error for each key that does not exist.
+    """Yields an error with the nearest valid names for each dotted key that does not exist.
 
-    The keys are dotted; an error names the nearest valid ones. Keys below an option that is itself
-    a mapping, such as `env.generate.splits.train`, are the user's own.
+    Keys below an option that is itself a mapping, such as `env.generate.splits.train`, are the
+    user's own.
     """
     options = declared_types(config)
     valid_names = sorted({*KEYS, *options})
@@ -118,9 +114,9 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
 
 
 def _describe_owner(config: ConfigDict, name: str) -> str:
-    """Names what declares the keys of a section.
+    """Names for a message what declares the keys of a section; "" for the program itself.
 
-    `name` is a key of it. The text is for a message; "" for the program.
+    `name` is a key of the section.
     """
     if name.startswith(SETTINGS):
         return f" of the algorithm {config.rl.algorithm}"

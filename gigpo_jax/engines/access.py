@@ -16,10 +16,9 @@ OPEN_PATHS = ("/health", "/version")
 
 
 class RequireKey:
-    """ASGI middleware that answers 401 without the right bearer token.
+    """ASGI middleware that answers 401 without the bearer token of VLLM_API_KEY.
 
-    The token is that of VLLM_API_KEY. Without that variable it answers 401 to everything. /health
-    and /version need no key.
+    Without that variable it answers 401 to everything. /health and /version need no key.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -52,10 +51,7 @@ class RequireKey:
 
 
 def is_authorized(authorization: bytes, key: str) -> bool:
-    """Returns whether an Authorization header has the key.
-
-    An empty key opens nothing.
-    """
+    """Returns whether an Authorization header has the key; an empty key opens nothing."""
     if not key:
         return False
     # The time of the comparison must not tell how much of the key is right.

@@ -140,10 +140,7 @@ class Engine(Protocol):
         """
 
     def end_session(self, session: tuple[int, int]) -> None:
-        """Tells that no more requests of a session come.
-
-        May be called from any thread.
-        """
+        """Tells that no more requests of a session come; may be called from any thread."""
 
     def free_memory(self) -> None:
         """Frees memory of the learner's devices until the next `update_weights`.
@@ -156,9 +153,9 @@ class Engine(Protocol):
 
 
 def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
-    """Derives the random key of one request, two u32.
+    """Derives the random key of one request, two u32, from its place in the run alone.
 
-    It depends on neither the machine nor the order of requests.
+    It depends on neither the machine nor the order of requests, so that runs repeat.
 
     Args:
       seed: Seed of the run.

@@ -72,10 +72,9 @@ class Request:
 
     @functools.cached_property
     def prefix_content(self) -> np.ndarray:
-        """The token ids [P], with hashes for the image tokens.
+        """Token ids [P], where an image token has a hash of its image instead.
 
-        An image token has a hash of its image. Two prompts share a prefix, images included, exactly
-        where these arrays are equal.
+        Two prompts share a prefix, images included, exactly where these arrays are equal.
         """
         if self.images is None:
             return self.prompt
@@ -91,9 +90,7 @@ class Request:
     def append_tokens(
         self, tokens: np.ndarray, scores: np.ndarray, stops: StopStrings | None
     ) -> Completion | None:
-        """Adds drawn tokens and their scores.
-
-        Tokens are [n] i32, n >= 1, scores [1 or 2, n] f32.
+        """Adds drawn tokens, [n] i32 with n >= 1, and their scores, [1 or 2, n] f32.
 
         Returns:
           The response if it is finished, cut after the token that completed a stop string;
@@ -194,7 +191,7 @@ def check_images(
       The images, of which there may be none; None for a text-only model.
 
     Raises:
-      InputError: The model reads no images, or the images are those of another prompt.
+      InputError: The model reads no images, or the images belong to another prompt.
     """
     if vision is None:
         if images is not None:
@@ -219,9 +216,7 @@ def check_images(
 
 
 def select_stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
-    """Lists the token ids that end a response, each once.
-
-    These are the ids of the settings, and tokens that are exactly a stop string.
+    """Lists, each once, the token ids that end a response: the settings' and whole stop strings.
 
     Raises:
       InputError: There are stop strings but no tokenizer.
@@ -246,10 +241,7 @@ def select_stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[i
 
 
 def resolve_requests(responses: Iterable[tuple[Request, Completion]]) -> None:
-    """Sets results from another thread.
-
-    There is one call for each event loop.
-    """
+    """Sets results from another thread, with one call for each event loop."""
     # Waking an event loop takes longer than setting a result: one call carries a whole round.
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
     for request, completion in responses:

@@ -18,10 +18,7 @@ class StopStrings:
         self._token_has_character: dict[str, np.ndarray] = {}
 
     def single_token(self, stop: str) -> int | None:
-        """Returns the id of the token that is this string.
-
-        It is None if no single token is exactly this string.
-        """
+        """Returns the id of the single token that is exactly this string, or None."""
         if stop not in self._single_tokens:
             # An encoder may normalise the text: the token counts only if its own text is the
             # string.
@@ -60,10 +57,10 @@ class StopStrings:
         return None
 
     def _can_complete(self, token: int, stop: str) -> bool:
-        """Returns whether a token may complete the stop string.
+        """Returns whether a token's text has the last character of the stop string.
 
-        It may if its text has the last character of the string. Exact for ASCII, otherwise always
-        true: a token may be a part of a character.
+        Only then may the token complete it. For characters beyond ASCII it is always true: a token
+        may be a part of a character.
         """
         character = stop[-1]
         # White space may come from joining two tokens, and then it is in the text of neither.

@@ -18,9 +18,7 @@ from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer, re
 
 
 class TextModel:
-    """A language model that answers prompts, on one device.
-
-    Close it, or use it as a context manager.
+    """A language model that answers prompts on one device; it is to be closed, as after a `with`.
 
     Attributes:
       tokenizer: Tokenizer of the model folder.
@@ -87,9 +85,7 @@ class TextModel:
         seed: int | None = None,
         stop: Sequence[str] | None = None,
     ) -> list[str]:
-        """Answers every prompt.
-
-        An answer depends on its prompt, its index among the prompts and `seed`.
+        """Answers every prompt; an answer depends on the prompt, its index and `seed`.
 
         Args:
           prompts: Messages of a user, each put into the chat template; without `chat` texts that
@@ -99,7 +95,7 @@ class TextModel:
           temperature: Temperature; 0 takes the likeliest token, above 0 `seed` is needed.
           top_p, top_k: Limits of the sampled tokens; see `SamplingParams`.
           seed: Seed of the random keys.
-          stop: Strings that end a response and are part of it; None: those of the model.
+          stop: Strings that end a response and are part of it; None: the model's.
 
         Returns:
           The text of each response, without special tokens.

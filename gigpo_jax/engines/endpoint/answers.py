@@ -137,9 +137,9 @@ class OpenAIForm:
         self._sent_texts[index] += text
 
     def last_events(self, replies: Sequence[Reply]) -> Iterator[str]:
-        """Yields the last events of a streamed answer.
+        """Yields the last events of a stream: each choice's unsent text and its end.
 
-        Those are each choice's unsent text and its end, then the numbers of tokens if requested.
+        The numbers of tokens follow if they were requested.
         """
         head = self._complete_head(replies)
         for index, reply in enumerate(replies):

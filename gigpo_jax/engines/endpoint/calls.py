@@ -62,8 +62,8 @@ def identify_call(
 def find_repeated(calls: Sequence[SessionCall], identity: CallIdentity) -> SessionCall | None:
     """Returns the call that a request repeats, or None.
 
-    Without a key it is a call without a recorded response, or the newest one: an earlier call with
-    the same prompt may be another step.
+    A request without a key can only repeat a call without a recorded response, or the newest call:
+    an earlier call with the same prompt may be another step.
     """
     for call in reversed(calls):
         if call.identity.digest != identity.digest:

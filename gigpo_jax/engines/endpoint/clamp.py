@@ -1,4 +1,4 @@
-"""`serve.clamp`: settings of requests that give way to those of the run.
+"""`serve.clamp`: settings of requests that give way to the settings of the run.
 
 Agents that are not changed send limits, temperatures and model names of their own. Without this
 option such requests are refused.
@@ -41,7 +41,7 @@ class Clamp:
         Args:
           body: Body of /v1/chat/completions or /v1/completions.
           base: Sampling settings of the run.
-          recorded: Whether the call belongs to a session, whose settings are those of the run.
+          recorded: Whether the call belongs to a session, which has the run's settings.
         """
         changes: dict[str, Any] = {"model": self._model}
         if recorded:

@@ -104,10 +104,7 @@ class RequestReader:
             )
 
     def _check_characters(self, body: dict[str, Any], session: EndpointSession | None) -> None:
-        """Refuses a prompt that is far too long.
-
-        It does so before the work of rendering and encoding.
-        """
+        """Refuses a prompt that is far too long, before it is rendered and encoded."""
         limits = self._settings if session is None else session
         max_characters = limits.max_prompt_tokens * MAX_CHARACTERS_PER_TOKEN
         fields = [body.get("messages"), body.get("tools"), body.get("prompt")]
@@ -122,10 +119,7 @@ class RequestReader:
     def _read_and_encode(
         self, body: dict[str, Any], session: EndpointSession | None, is_chat: bool
     ) -> PolicyCall:
-        """Reads a request and encodes its prompt.
-
-        It runs in the encoder's thread.
-        """
+        """Reads a request and encodes its prompt, in the encoder's thread."""
         policy_request = self._read_request(body, session, is_chat)
         return PolicyCall(body, policy_request, self._encode_prompt(policy_request, session))
 

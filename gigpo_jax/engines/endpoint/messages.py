@@ -21,9 +21,9 @@ _SAME = ("model", "stream", "temperature", "top_p", "top_k")
 
 
 def convert_messages(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the body of a request to the form of a chat.
+    """Converts a request to the form of a chat, without the thoughts of earlier responses.
 
-    Thoughts of earlier responses are left out, as Anthropic's servers do.
+    Anthropic's servers leave these thoughts out too.
 
     Raises:
       RequestError: A message or a tool has no such form.

@@ -64,9 +64,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class RequestError(Exception):
-    """A request that cannot be served.
-
-    The text is for the client.
+    """A request that cannot be served, with a text for the client.
 
     Attributes:
       status: HTTP status.
@@ -98,7 +96,7 @@ class PolicyRequest:
       chat: Whether it came as messages.
       prompt: Text with its template, or token ids.
       observation: Text of the newest message that the policy did not write.
-      sampling: Sampling settings; the key is that of the first choice.
+      sampling: Sampling settings; the key is the key of the first choice.
       choices: Number of responses.
       cut: Strings of `sampling.stop_strings` that are not part of the answer's text.
       logprobs: Whether the answer has log-probabilities.
@@ -176,10 +174,7 @@ def read_chat_request(
 def read_completion_request(
     body: Mapping[str, Any], base: SamplingParams, *, recorded: bool
 ) -> PolicyRequest:
-    """Reads the body of /v1/completions.
-
-    Arguments and errors are those of `read_chat_request`.
-    """
+    """Reads the body of /v1/completions, with the arguments and errors of `read_chat_request`."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         prompt = tuple(prompt)
@@ -235,10 +230,7 @@ def read_outcome(
 
 
 def count_characters(value: Any) -> int:
-    """Counts the characters of all texts in a JSON value.
-
-    Keys of objects count too.
-    """
+    """Counts the characters of all texts and keys in a JSON value."""
     characters = 0
     # A stack, because a recursive function could exceed Python's limit in nested JSON.
     pending = [value]
@@ -255,10 +247,7 @@ def count_characters(value: Any) -> int:
 
 
 def _read_message(message: Any, index: int) -> dict[str, Any]:
-    """Converts a message to the form of chat templates.
-
-    Its content becomes text, and arguments of calls are parsed.
-    """
+    """Converts a message to the form of templates: text content, and parsed arguments of calls."""
     label = f"messages[{index}]"
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise RequestError(
@@ -450,8 +439,5 @@ def _read_number_field(body: Mapping[str, Any], name: str, default: Any) -> Any:
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns whether a text has no half surrogate pair.
-
-    JSON can spell such a half; no tokenizer takes it.
-    """
+    """Returns whether a text has no half surrogate pair, which JSON can spell."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

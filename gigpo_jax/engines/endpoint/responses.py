@@ -270,9 +270,9 @@ def _earlier_messages(body: Mapping[str, Any], chats: Mapping[str, Messages]) ->
 
 
 def _read_input(value: Any) -> Messages:
-    """Converts the items of a request.
+    """Converts the items of a request to messages.
 
-    The calls of a response follow its text as items of their own; together they are one message.
+    The calls of a response follow its text as separate items; together they are one message.
     """
     if isinstance(value, str):
         return [{"role": "user", "content": value}]

@@ -42,10 +42,7 @@ class EngineSampler:
         tokens: list[int],
         listeners: Sequence[OnTokens | None],
     ) -> list[Completion]:
-        """Samples the choices of a request without a session.
-
-        Each has a listener.
-        """
+        """Samples the choices of a request without a session, with a listener for each."""
         first_word, second_word = request.sampling.key
         tasks = []
         for choice, listener in enumerate(listeners):
@@ -70,7 +67,8 @@ class EngineSampler:
     ) -> Completion:
         """Samples the response to a call of a session.
 
-        Sampling ends with the session, and if another request takes the place of the call's.
+        Sampling ends early if the session ends, or if another request that repeats the call
+        replaces it.
         """
         key = session.key(call.index)
         start = time.monotonic()

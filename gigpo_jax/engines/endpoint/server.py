@@ -128,7 +128,7 @@ class Endpoint:
         max_calls: int,
         max_prompt_tokens: int,
     ) -> EndpointSession:
-        """Opens a session; the arguments are those of `EndpointSession`."""
+        """Opens a session; the arguments are as for `EndpointSession`."""
         session = EndpointSession(
             secrets.token_hex(12), task, sampling, key, max_calls, max_prompt_tokens
         )
@@ -143,9 +143,7 @@ class Endpoint:
         return SessionAddress(url, self._settings.key, self._settings.model)
 
     async def end_session(self, session: EndpointSession) -> None:
-        """Ends a session and fails its requests.
-
-        Afterwards nothing changes the session.
+        """Ends a session and fails its requests; afterwards nothing changes the session.
 
         Raises:
           EngineLost: The endpoint failed.
@@ -215,10 +213,7 @@ class Endpoint:
         self._reader.close()
 
     def _abandon_sessions(self, deadline: float) -> None:
-        """Ends idle sessions last used before `deadline`.
-
-        A session with a running request is not idle.
-        """
+        """Ends sessions last used before `deadline` that have no running request."""
         for session in list(self._sessions.values()):
             if session.running or session.last_use >= deadline:
                 continue
@@ -364,10 +359,7 @@ class Endpoint:
         identity: CallIdentity,
         listeners: Sequence[OnTokens | None],
     ) -> list[Reply]:
-        """Samples the replies to a request.
-
-        In a session it records the call. Every choice has a listener.
-        """
+        """Samples the replies to a request, with a listener each, and records a session's call."""
         if session is None:
             # During training only sessions keep the engine's weights as they are.
             if not (self._settings.max_sessions or self._sessions):
@@ -393,10 +385,7 @@ class Endpoint:
         identity: CallIdentity,
         listener: OnTokens | None,
     ) -> Completion:
-        """Samples and records a call of a session.
-
-        The repetition of a recorded call gets the response that was recorded.
-        """
+        """Samples and records a call of a session; a repeated call gets the recorded response."""
         # Before anything waits: the number of the call, which gives its random key, is that of its
         # arrival.
         call = session.begin_call(identity)

@@ -88,7 +88,7 @@ class EndpointSession:
     def begin_call(self, identity: CallIdentity) -> SessionCall:
         """Starts a call, or finds the recorded one that a request repeats.
 
-        A repeated request takes the place of the first one, whose response is not recorded.
+        A repetition replaces the first request, whose response is then not recorded.
 
         Raises:
           RequestError: The session has all of its calls.
@@ -214,10 +214,7 @@ class EndpointSession:
 
 
 def session_not_found() -> RequestError:
-    """Creates the error of a missing session.
-
-    The session has ended, was abandoned, or never existed.
-    """
+    """Creates the error for a session that has ended, was abandoned, or never existed."""
     return RequestError(
         "no such session: it has ended, or was never opened", status=404, code="session_not_found"
     )

@@ -45,9 +45,7 @@ class AnswerForm(Protocol):
 async def stream_answer(
     http_request: web.Request, form: AnswerForm, tokenizer: Tokenizer, respond: Respond
 ) -> web.StreamResponse:
-    """Sends an answer as server-sent events.
-
-    Text is sent while it is sampled, the remainder at the end.
+    """Sends an answer as server-sent events: text while it is sampled, the remainder at the end.
 
     Args:
       http_request: Request that gets the events.
@@ -114,10 +112,7 @@ async def stream_answer(
 
 
 def _final_text(request: PolicyRequest, text: str) -> str:
-    """Returns the final part of an unfinished response's text.
-
-    No later token can change it.
-    """
+    """Returns the part of an unfinished response's text that no later token can change."""
     ends = request.cut
     if request.tools:
         ends = (*ends, START, FUNCTION)
@@ -133,10 +128,7 @@ def _final_text(request: PolicyRequest, text: str) -> str:
 
 
 def _longest_partial_end(text: str, ends: Sequence[str]) -> int:
-    """Returns the length of the text's longest partial end.
-
-    A partial end is the beginning of a string of `ends` that ends the text.
-    """
+    """Returns the length of the longest beginning of a string of `ends` that ends the text."""
     longest = 0
     for end in ends:
         for length in range(1, len(end)):

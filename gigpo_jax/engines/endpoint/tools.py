@@ -68,7 +68,8 @@ def read_calls(
 def _split_at_call(text: str, tools: Collection[str]) -> tuple[str, str]:
     """Splits a text before its first call.
 
-    Qwen3-Coder may leave the tag of a call out; `<function=` then starts it if a tool has the name.
+    Qwen3-Coder may leave the tag of a call out; then `<function=` starts the call if a tool has the
+    name.
     """
     starts = [START, *(f"{FUNCTION}{name}>" for name in tools)]
     position = min((text.find(start) for start in starts if start in text), default=len(text))
@@ -91,10 +92,7 @@ def _read_call(text: str, schemas: Mapping[str, Any]) -> tuple[dict[str, Any], s
 
 
 def openai_calls(calls: Sequence[Mapping[str, Any]], source: bytes) -> list[dict[str, Any]]:
-    """Converts calls to OpenAI's form.
-
-    Their ids are hashes of `source`, so that runs repeat.
-    """
+    """Converts calls to OpenAI's form, with hashes of `source` as ids, so that runs repeat."""
     prefix = hashlib.blake2b(source, digest_size=12).hexdigest()
     return [
         {
@@ -110,10 +108,7 @@ def openai_calls(calls: Sequence[Mapping[str, Any]], source: bytes) -> list[dict
 
 
 def chat_digests(messages: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Hashes a chat up to each of its messages.
-
-    Roles, contents and calls are hashed, ids of calls are not.
-    """
+    """Hashes roles, contents and calls of a chat up to each message, without the ids of calls."""
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:
         functions = [call["function"] for call in message.get("tool_calls", ())]
@@ -127,10 +122,9 @@ def chat_digests(messages: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
 def restore_sampled_calls(
     messages: Sequence[Mapping[str, Any]], sampled_texts: Mapping[bytes, str]
 ) -> list[Mapping[str, Any]]:
-    """Replaces messages with calls by the text that was sampled.
+    """Replaces messages with calls by the text that was sampled for them, where there is one.
 
-    A message without a sampled text stays. A template may write a call with other white space than
-    the policy.
+    A template may write a call with other white space than the policy.
 
     Args:
       messages: Messages of a chat.

@@ -99,10 +99,7 @@ class Site:
 
     @web.middleware
     async def _check_and_answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks Host and key, then calls the handler.
-
-        Every failure becomes an error that clients of OpenAI read.
-        """
+        """Checks Host and key, then calls the handler; clients of OpenAI can read every error."""
         # No check of the content type: pages of other sites do not have the key.
         try:
             message = host_error(request.headers.get("Host"), self._host, "--config.serve.host=")
@@ -136,7 +133,7 @@ class Site:
         return web.json_response(body, status=error.status, headers=headers)
 
     def _list_paths(self) -> list[str]:
-        """The paths that are served, without those of sessions."""
+        """Returns the served paths, without the paths of sessions."""
         paths = {resource.canonical for resource in self.application.router.resources()}
         return sorted(path for path in paths if not path.startswith("/sessions/"))
 

@@ -59,10 +59,7 @@ def read_function(text: str, schemas: Mapping[str, Any]) -> tuple[str, dict[str,
 
 
 def _read_value(text: str, schema: Any) -> Any:
-    """Returns a value of the types that its schema names.
-
-    Without a schema, or if the text is of none of them, it stays text.
-    """
+    """Returns a value of the types that its schema names, or the text if it is of none of them."""
     # The form puts a value on lines of its own; further white space is the value's.
     text = text.removeprefix("\n").removesuffix("\n")
     types = _schema_types(schema)

@@ -20,9 +20,7 @@ MakeImageRows = Callable[[int, int], "ImageRows"]  # (rows, tokens of a row) -> 
 
 
 class ChunkReader:
-    """Reader of prompts that packs their chunks into rows.
-
-    Every device call has the same shape.
+    """Reader of prompts that packs their chunks into rows, so every device call has the same shape.
 
     Attributes:
       last_start: Largest first index of a chunk; it is written whole, with its padding.

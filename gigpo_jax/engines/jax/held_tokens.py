@@ -23,10 +23,7 @@ class HeldTokens:
     """
 
     def __init__(self, reader: ChunkReader, prefixes: PrefixTable, *, keeps_responses: bool):
-        """Creates the table of slots that hold nothing.
-
-        `keeps_responses` is `engine.keep_responses`.
-        """
+        """Creates a table of slots that hold nothing; `keeps_responses` as in the settings."""
         self.reader = reader
         self.prefixes = prefixes
         self.kept = KeptSlots()

@@ -20,8 +20,8 @@ CACHED_IMAGES = 256  # images whose features stay on the host
 class ImageEncoder:
     """Computes and caches image features with the vision tower.
 
-    An image is padded to a size that follows from it alone and is encoded in batches of a fixed
-    size, so its features do not depend on other images.
+    An image is padded to a size that follows from the image alone and is encoded in batches of a
+    fixed size, so its features do not depend on other images.
     """
 
     def __init__(self, programs: Programs, *, batch_size: int) -> None:
@@ -86,10 +86,7 @@ class ImageEncoder:
 
 
 def _select_images(request: Request, start: int) -> list[ImagePatches]:
-    """Selects the images that a request reads, from `start` on.
-
-    Sets the request's first feature.
-    """
+    """Selects the images that a request reads from `start` on, and sets its first feature."""
     if request.images is None:
         return []
     held_features = int(np.sum(request.images.layout.index[:start] >= 0))
@@ -108,10 +105,7 @@ class ImageRows:
     """
 
     def __init__(self, rows: int, length: int, width: int, dtype: Any) -> None:
-        """Creates B x T rows without images.
-
-        `width` is that of a feature.
-        """
+        """Creates B x T rows without images; `width` is the width of a feature."""
         self.inputs = ImageInputs(
             positions=np.zeros((rows, 3, length), np.int32),
             shift=np.zeros((rows,), np.int32),
@@ -121,10 +115,7 @@ class ImageRows:
         )
 
     def write_row(self, row: int, request: Request, start: int, stop: int) -> None:
-        """Writes the images of a prompt's tokens into a row.
-
-        The tokens are those from `start` to `stop`.
-        """
+        """Writes the images of a prompt's tokens from `start` to `stop` into a row."""
         assert request.images is not None  # a model that reads images: its prompts have a layout
         layout = request.images.layout
         index = layout.index[start:stop]

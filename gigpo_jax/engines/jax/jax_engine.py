@@ -189,10 +189,7 @@ class JaxEngine:
         return self._programs.compile_count
 
     def warmup(self) -> None:
-        """Compiles all programs but the image encoders.
-
-        Those follow on first use of a size.
-        """
+        """Compiles all programs but the image encoders, which follow on first use of a size."""
         with self._device_lock:
             self._weights = self._weights or self._newest
             assert self._weights is not None
@@ -258,10 +255,7 @@ class JaxEngine:
             del request, weights
 
     def snapshot(self) -> Snapshot:
-        """Fixes the newest weights.
-
-        They stay in memory as long as the snapshot exists.
-        """
+        """Fixes the newest weights, which stay in memory as long as the snapshot exists."""
         assert self._newest is not None
         generate = functools.partial(self.generate, weights=self._newest)
         return Snapshot(generate, self.end_session)
@@ -274,12 +268,10 @@ class JaxEngine:
     def update_weights(
         self, params: decoder.Params, version: int, *, inflight: bool = False
     ) -> None:
-        """Sets the weights of later requests.
-
-        All hosts must call it in the same order.
+        """Sets the weights of later requests; all hosts must call it in the same order.
 
         Args:
-          params: Parameters like those of the constructor.
+          params: Parameters like the constructor's.
           version: Version of these parameters.
           inflight: Whether earlier requests, running or waiting, go on with these weights, behind
             the keys and values that the old ones left; otherwise they keep their own.
@@ -307,10 +299,7 @@ class JaxEngine:
                 self._replace_running(self._newest)
 
     def free_memory(self) -> None:
-        """Frees weights and cache until the next `update_weights`.
-
-        Unfinished requests fail.
-        """
+        """Frees weights and cache until the next `update_weights`; unfinished requests fail."""
         with self._device_lock, self._wake:
             self._drop_cancelled()
             self._fail_all("the engine frees its memory for an update", None)
@@ -320,10 +309,7 @@ class JaxEngine:
             self._forget_cache()
 
     def close(self) -> None:
-        """Stops the thread and frees the cache.
-
-        Unfinished requests fail. May be called twice.
-        """
+        """Stops the thread and frees the cache; unfinished requests fail. May be called twice."""
         with self._wake:
             # The thread sees this at the end of its round at the latest, and fails what is
             # unfinished.
@@ -366,10 +352,7 @@ class JaxEngine:
         return Request(prompt, params, stop_ids, weights, future, images)
 
     def _serve_requests(self) -> None:
-        """Runs rounds until the engine is closed.
-
-        This is the body of the thread.
-        """
+        """Runs rounds until the engine is closed, as the body of the thread."""
         while True:
             with self._wake:
                 while not (self._closed or self._waiting or self._table.any_active()):
@@ -397,10 +380,7 @@ class JaxEngine:
         self._weights = None
 
     def _gather_requests(self) -> None:
-        """Waits a moment for requests if the engine is idle.
-
-        Requests that arrive together then share a batch.
-        """
+        """Waits a moment if the engine is idle: requests that arrive together share a batch."""
         if self._table.any_active():
             return
         deadline = time.monotonic() + GATHER_LIMIT_S
@@ -433,10 +413,7 @@ class JaxEngine:
         self._collect_tokens(drawn, range(self.slots))
 
     def _read_prompts(self) -> None:
-        """Prefills waiting prompts into the free slots.
-
-        Prompts of one bucket are prefilled together.
-        """
+        """Prefills waiting prompts into the free slots, all prompts of a bucket together."""
         bucket_slots: dict[int, list[list[int]]] = {}
         free_slots = self._table.free_slots()
         requests = self._take_requests(len(free_slots))
@@ -468,10 +445,7 @@ class JaxEngine:
             self._collect_tokens(np.asarray(drawn)[:, None], row_slots)
 
     def _read_chunks(self, held: "HeldTokens") -> None:
-        """Prefills waiting prompts into free slots by chunks.
-
-        Tokens that slots hold already are left out.
-        """
+        """Prefills waiting prompts into free slots by chunks, but for tokens that slots hold."""
         requests = self._take_requests(len(self._table.free_slots()))
         # Behind `_take_requests`: a request may be there because the end of an episode made room
         # for its own, and that end is then known too.
@@ -496,9 +470,9 @@ class JaxEngine:
         self.prompt_tokens += request.prompt.size
 
     def _take_requests(self, limit: int) -> list[Request]:
-        """Removes the waiting requests that can start now.
+        """Removes at most `limit` waiting requests that can start now.
 
-        They are at most `limit`. A request with new weights waits until all slots are free.
+        A request with new weights waits until all slots are free.
         """
         requests: list[Request] = []
         # Without `_wake`: only this thread and holders of the device lock remove requests, and
@@ -528,10 +502,7 @@ class JaxEngine:
     def _prefill_bucket(
         self, partition_slots: list[list[int]], size: int, bucket: int
     ) -> jax.Array:
-        """Prefills the prompts of these slots.
-
-        There are at most `size` of each partition.
-        """
+        """Prefills the prompts of these slots, at most `size` of each partition."""
         assert self._weights is not None
         rows = np.zeros((self._partitions * size, SETTINGS + STOP_IDS + bucket), np.int32)
         # A slot that does not exist: a row that is not filled is dropped.
@@ -641,10 +612,7 @@ class JaxEngine:
             request.reject(message, cause)
 
     def _fail_running(self, message: str, cause: Exception) -> None:
-        """Fails the requests in the slots.
-
-        If there are none, it fails the first that waits.
-        """
+        """Fails the requests in the slots, or the first waiting one if there are none."""
         failed = self._table.remove_requests()
         with self._wake:
             # The device failed before the request was in a slot: it would fail again and again.
@@ -654,10 +622,7 @@ class JaxEngine:
             request.reject(message, cause)
 
     def _decode(self, target: int) -> jax.Array:
-        """Decodes until `target` slots of a partition are done.
-
-        It takes at most the settings' steps.
-        """
+        """Decodes until `target` slots of a partition are done, at most the settings' steps."""
         assert self._weights is not None
         running = self._table.running.reshape(self._partitions, -1)
         # One array a call, the target first: a transfer to the device costs more than its content.

@@ -55,17 +55,17 @@ class KeptSlots:
     def keep(self, slot: int, tokens: np.ndarray, session: Session | None) -> None:
         """Enters a slot that became free.
 
-        `tokens` [N] are those that its cache holds, as in `Request.prefix_content`.
+        `tokens` [N] are the tokens that its cache holds, as in `Request.prefix_content`.
         """
         sequence = KeptSequence(session, tokens.size, _hash_tokens(tokens))
         self._sequences[slot] = sequence
         self._slots[session].setdefault(sequence, []).append(slot)
 
     def take_continued(self, prompt: np.ndarray, session: Session | None) -> tuple[int, int] | None:
-        """Removes the slot that a prompt continues.
+        """Removes the slot with the most tokens that a prompt continues.
 
-        It is the one with the most tokens. Other slots of the session are the first to be given up
-        from now on: its conversation goes on elsewhere.
+        From now on, other slots of the session are given up first: its conversation goes on
+        elsewhere.
 
         Args:
           prompt: [P], as in `Request.prefix_content`.
@@ -99,9 +99,9 @@ class KeptSlots:
         return continued
 
     def offer_slots(self, free_slots: Sequence[int]) -> list[int]:
-        """Lists the slots that a new prompt may take.
+        """Lists the slots that a new prompt may take: free ones that keep nothing.
 
-        These are the free slots that keep nothing; if there is none, the first to be given up.
+        If there is none, it lists the slot that is given up first.
         """
         empty_slots = [slot for slot in free_slots if slot not in self._sequences]
         return empty_slots or [next(iter(self._sequences))]

@@ -45,37 +45,31 @@ class Placement:
 
     @property
     def partitions(self) -> int:
-        """Number of equal partitions of the slots.
-
-        Each has its own devices.
-        """
+        """Number of equal partitions of the slots, each of which has its own devices."""
         if self.mesh is None:
             return 1
         return self.mesh.shape[SLOTS]
 
     @property
     def partition_devices(self) -> int:
-        """Number of devices of a partition.
-
-        The compiler splits the partition's work over them.
-        """
+        """Number of devices of a partition, over which the compiler splits its work."""
         if self.mesh is None:
             return 1
         return self.mesh.shape[TENSOR]
 
     def cache_sharding(self, heads: int) -> Any:
-        """Sharding of a KV cache [L, S, G, C, K].
+        """Returns the sharding of a KV cache [L, S, G, C, K], where G is `heads`.
 
-        On TPUs it includes the order in memory. `heads` is G.
+        On TPUs it includes the order in memory.
         """
         order = memory_order(5, heads // self.partition_devices)
         return self._order_cache(self.sharding(None, SLOTS, TENSOR), order)
 
     @property
     def route_sharding(self) -> Any:
-        """Sharding of the experts that a cache keeps.
+        """Returns the sharding of the experts that a cache keeps, [L', S, 1, C, k].
 
-        They are [L', S, 1, C, k]. On TPUs it includes the order in memory.
+        On TPUs it includes the order in memory.
         """
         return self._order_cache(self.sharding(None, SLOTS), ROUTE_ORDER)
 
@@ -119,10 +113,7 @@ class Placement:
         return apply_split
 
     def sharding(self, *axes: str | None) -> NamedSharding | None:
-        """Returns the sharding of an array by its dimensions' axes.
-
-        On one device it is None.
-        """
+        """Returns the sharding of an array by its dimensions' axes, or None on one device."""
         return None if self.mesh is None else NamedSharding(self.mesh, P(*axes))
 
     def map_partitions(
@@ -156,9 +147,9 @@ class Placement:
         )
 
     def replicate(self, x: jax.Array) -> jax.Array:
-        """Gathers an array on all devices of a partition.
+        """Gathers an array on all devices of a partition, so that it is not split over `tensor`.
 
-        Called inside a partition; the array is then not split over `tensor`.
+        It must be called inside a partition.
         """
         # Nothing to gather; on one device there is no mesh either that a constraint could refer to.
         if self.partition_devices == 1:
@@ -166,25 +157,19 @@ class Placement:
         return jax.lax.with_sharding_constraint(x, P(*[None] * x.ndim))
 
     def gathered_sharding(self, leaf: Any) -> NamedSharding | None:
-        """Returns a parameter's sharding for decoding, over the learner's devices.
-
-        None on one device.
-        """
+        """Returns a parameter's sharding for decoding on the learner's devices; None on one."""
         if self.learner_mesh is None or not _is_sharded(leaf):
             return None
         return NamedSharding(self.learner_mesh, self._tensor_spec(leaf))
 
     def local_sharding(self, leaf: Any) -> NamedSharding | None:
-        """Returns a gathered parameter's sharding on this host's devices.
-
-        On one device it is None.
-        """
+        """Returns a gathered parameter's sharding on this host's devices, None on one device."""
         return self.sharding(*self._tensor_spec(leaf))
 
     def localize(self, leaf: jax.Array) -> jax.Array:
-        """Makes an array of this host's shards of a parameter.
+        """Makes an array of this host's shards of a gathered parameter.
 
-        The parameter is a gathered one. Shards are copied only to reserved devices.
+        Shards are copied only to reserved devices.
         """
         if self.reserved:
             return self._copy_to_reserved(leaf)
@@ -263,10 +248,7 @@ def place_engine(
 def cast_before_gather(
     leaves: Sequence[jax.Array], dtype: Any
 ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-    """Makes a function that casts parameters before they are gathered.
-
-    The parameters are like `leaves`.
-    """
+    """Makes a function that casts parameters like `leaves` before they are gathered."""
     shardings = [leaf.sharding if _is_sharded(leaf) else None for leaf in leaves]
 
     def cast_leaves(leaves: Sequence[jax.Array]) -> list[jax.Array]:

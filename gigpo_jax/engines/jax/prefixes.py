@@ -16,7 +16,7 @@ class PrefillPlan:
       slot: Slot of the prompt.
       copies: (source slot, chunk index) of each chunk that is copied.
       start: Index of the first token that is read.
-      wave: Order of device calls: copies and reads of a wave follow those of the waves before it;
+      wave: Order of device calls: copies and reads of a wave follow all of the waves before it;
         in a wave, reads follow copies.
     """
 
@@ -51,10 +51,7 @@ class PrefixTable:
         self._holders.clear()
 
     def begin_round(self) -> None:
-        """Begins a round of prompts.
-
-        All earlier plans are in the cache now.
-        """
+        """Begins a round of prompts, when all earlier plans are in the cache."""
         self._copy_wave.clear()
         for holders in self._holders.values():
             for slot in holders:
@@ -122,10 +119,7 @@ class PrefixTable:
         return keys
 
     def _held_chunks(self, partition: int, keys: Sequence[bytes]) -> int:
-        """Counts a prompt's first chunks that a partition holds.
-
-        Some slot of the partition holds each.
-        """
+        """Counts the first chunks of a prompt that some slot of a partition holds."""
         for count, key in enumerate(keys):
             # `get`, because `[]` would add an empty entry for every chunk that is looked up.
             if not self._holders.get((partition, key)):

@@ -79,7 +79,7 @@ class Programs:
     """Runner of the functions of `slots.py`.
 
     The cache and the slots stay on the device. Executables are compiled ahead of time: a new shape
-    raises `compile_count`, there is no silent recompilation. Messages and results are those of all
+    raises `compile_count`, there is no silent recompilation. Messages and results are of all
     partitions, one after the other.
 
     Attributes:
@@ -235,10 +235,7 @@ class Programs:
         return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
 
     def reset(self) -> None:
-        """Drops cache and slots.
-
-        It is for a failure or the end; the next call makes new ones.
-        """
+        """Drops cache and slots after a failure or at the end; the next call makes new ones."""
         self.cache = None
         self._state = None
 
@@ -256,10 +253,9 @@ class Programs:
     def run_program(
         self, name: tuple[Any, ...], function: Callable[..., Any], *args: Any, **jit_options: Any
     ) -> Any:
-        """Calls the executable of that name.
+        """Calls the executable of that name, which is compiled on first use.
 
-        It is compiled on first use. The first word of a name is the kind of program; the rest are
-        shapes.
+        The first word of a name is the kind of program; the rest are shapes.
         """
         # Ahead of time: the executable refuses arguments of another shape, where `jax.jit` would
         # silently compile again in the middle of a run.
@@ -271,9 +267,9 @@ class Programs:
     def _replicate_logits(
         self, function: Callable[..., tuple[jax.Array, Any]]
     ) -> Callable[..., tuple[jax.Array, Any]]:
-        """Binds a forward pass to the config, replicating its logits.
+        """Binds a forward pass to the config and replicates its logits over a partition's devices.
 
-        All devices of a partition then draw the same tokens.
+        All of these devices then draw the same tokens.
         """
 
         experts = self.placement.experts(self._config.experts)
@@ -292,10 +288,7 @@ class Programs:
         message: Any,
         result_axes: Sequence[Any],
     ) -> jax.Array:
-        """Runs a step and keeps its cache and slots.
-
-        The function takes (params, cache, slots, message).
-        """
+        """Runs a function of (params, cache, slots, message), and keeps its cache and slots."""
         placement = self.placement
         entries = placement.cache_sharding(self._config.num_kv_heads)
         cache_shardings = KVCache(entries, entries)
@@ -342,10 +335,7 @@ def describe_leaves(params: decoder.Params) -> dict[str, str]:
 
 
 def first_difference(expected: dict[str, str], actual: dict[str, str]) -> str:
-    """Describes the first difference of two `describe_leaves` results.
-
-    The text is "" if there is none.
-    """
+    """Describes the first difference of two `describe_leaves` results, or returns ""."""
     for path in sorted(expected | actual):
         if expected.get(path) != actual.get(path):
             expected_type = expected.get(path, "missing")

@@ -89,9 +89,7 @@ def process_logits(
 
 
 def _draw_tokens(scaled: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Draws a token [S] i32 by inverting the cumulative distribution.
-
-    First of blocks of tokens, then inside the block.
+    """Draws a token [S] i32 by inverting the cumulative distribution of blocks, then in a block.
 
     Args:
       scaled: [S, V] f32, from `process_logits`.
@@ -127,9 +125,7 @@ def _take_block(blocks: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _invert_cumulative(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Finds the first index whose cumulative weight exceeds its share.
-
-    The result is [S].
+    """Finds the first index [S] whose cumulative weight exceeds its share.
 
     Args:
       weights: [S, N] f32, at least 0.
@@ -145,19 +141,13 @@ def _invert_cumulative(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _threshold_where(rows: jax.Array, threshold: Callable[[], jax.Array]) -> jax.Array:
-    """Computes the threshold of `rows`, 0 for the others.
-
-    `rows` is [S] bool and the result [S] u32; 0 keeps all.
-    """
+    """Computes the threshold [S] u32 of `rows` [S] bool, with 0 for the others, which keeps all."""
     zeros = jnp.zeros(rows.shape, jnp.uint32)
     return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows, threshold(), zeros), lambda: zeros)
 
 
 def _top_k_threshold(scaled: jax.Array, top_k: jax.Array) -> jax.Array:
-    """Finds the k-th largest value of each row.
-
-    `scaled` is [S, V]; the values are returned as ordered bits.
-    """
+    """Finds the k-th largest value of each row of `scaled` [S, V], as ordered bits."""
     bits = _ordered_bits(scaled)
     count = jnp.minimum(top_k, scaled.shape[-1])
 
@@ -168,10 +158,10 @@ def _top_k_threshold(scaled: jax.Array, top_k: jax.Array) -> jax.Array:
 
 
 def _top_p_threshold(scaled: jax.Array, top_p: jax.Array, threshold_k: jax.Array) -> jax.Array:
-    """Finds the smallest value of each row's nucleus.
+    """Finds the smallest value of each row's nucleus, as ordered bits.
 
-    It is returned as ordered bits. The nucleus are the fewest likeliest tokens that hold the share
-    `top_p` [S] of the probability of the tokens from `threshold_k` [S] on.
+    The nucleus is the smallest set of likeliest tokens that holds the share `top_p` [S] of the
+    probability of the tokens from `threshold_k` [S] on.
     """
     bits = _ordered_bits(scaled)
     # The nucleus is a share of what top-k has kept.
@@ -195,9 +185,9 @@ def _ordered_bits(scaled: jax.Array) -> jax.Array:
 
 
 def _largest_where(condition: Callable[[jax.Array], jax.Array], rows: int) -> jax.Array:
-    """Finds the largest u32 [S] that meets a condition.
+    """Finds the largest u32 [S] that meets a condition, bit by bit.
 
-    It goes bit by bit. The condition must be true up to some number and false beyond it.
+    The condition must be true up to some number and false beyond it.
     """
 
     def set_next_bit(index: jax.Array, number: jax.Array) -> jax.Array:

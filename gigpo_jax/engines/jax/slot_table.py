@@ -8,9 +8,7 @@ from gigpo_jax.engines.request import Request
 
 
 class SlotTable:
-    """Assignment of requests to slots.
-
-    The slots of one device partition are neighbours.
+    """Assignment of requests to slots; the slots of one device partition are neighbours.
 
     Attributes:
       requests: Request of each slot; None: the slot is free.
@@ -29,10 +27,7 @@ class SlotTable:
         return any(request is not None for request in self.requests)
 
     def free_slots(self) -> list[int]:
-        """Lists the free slots, those of the freest partition first.
-
-        The freest partition has the most free slots.
-        """
+        """Lists the free slots, first the slots of the partition that has the most."""
         free = [slot for slot, request in enumerate(self.requests) if request is None]
         remaining = collections.Counter(slot // self._partition_slots for slot in free)
         # A slot's rank is the number of free slots in its partition once those before it are taken.

@@ -62,9 +62,7 @@ class SlotState:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ImageInputs:
-    """Images of a batch of prompts.
-
-    They are for a model that reads images.
+    """Images of a batch of prompts, for a model that reads images.
 
     Attributes:
       positions: [B, 3, T] i32, rotary positions (time, height, width) of the tokens.
@@ -156,7 +154,7 @@ def prefill_prompts(
 
     Returns:
       The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities;
-      [3, B] with those of the entropies.
+      [3, B] with the bits of the entropies.
     """
     # The reverse of `pack_request`: both must agree on the columns.
     rows = batch.rows
@@ -205,10 +203,7 @@ def prefill_prompts(
 
 
 def _stack_draws(token: jax.Array, scores: Sequence[jax.Array], keeps_entropies: bool) -> jax.Array:
-    """Stacks tokens with the bits of their scores, i32.
-
-    The scores are the log-probability and the entropy.
-    """
+    """Stacks tokens with the bits of their scores, i32: the log-probability and the entropy."""
     kept_scores = scores[: 1 + keeps_entropies]
     bits = [jax.lax.bitcast_convert_type(score, jnp.int32) for score in kept_scores]
     return jnp.stack([token, *bits])
@@ -223,9 +218,7 @@ def prefill_chunks(
     *,
     keeps_entropies: bool = False,
 ) -> tuple[Any, SlotState, jax.Array]:
-    """Prefills a chunk of a prompt in each row.
-
-    Only a last chunk draws a token.
+    """Prefills a chunk of a prompt in each row; only a last chunk draws a token.
 
     Args:
       prefill: Forward pass (params, cache, tokens [B, T], lengths [B], slots [B], starts [B]) ->
@@ -291,7 +284,7 @@ def decode_tokens(
 
     Returns:
       The cache, the slots, and [2, steps, S] i32: the tokens (NO_TOKEN where none was drawn), and
-      the bits of their log-probabilities; [3, steps, S] with those of the entropies.
+      the bits of their log-probabilities; [3, steps, S] with the bits of the entropies.
     """
     # Requests that were cancelled since the last call end here, without a call of their own.
     slots = state.token.shape[0]

@@ -40,8 +40,8 @@ class JaxServer(Server):
 
         Args:
           folder: Folder of the weights that are sent; None: the server reads a shared one.
-          device: Kind of devices whose log-probabilities those of the server are taken for; "":
-            any.
+          device: Kind of the learner's devices, for a warning if the server has others; "": no
+            warning.
           keeps_entropies: Whether responses have entropies.
         """
         super().__init__(*args)
@@ -124,10 +124,7 @@ class JaxServer(Server):
             raise ServerFault(f"/load: unexpected answer {summarise_answer(report)}") from err
 
     async def _send_files(self, folder: pathlib.Path, name: str) -> None:
-        """Sends the files of a push in pieces.
-
-        All of them within the limit of one step.
-        """
+        """Sends the files of a push in pieces, all of them within the limit of one step."""
         limit_s = self._limits.push_s
         try:
             async with asyncio.timeout(limit_s):
@@ -147,10 +144,7 @@ class JaxServer(Server):
 
 
 def read_pieces(folder: pathlib.Path, name: str) -> Iterator[tuple[str, int, bytes]]:
-    """Yields the pieces of a file or folder.
-
-    Each is (path below `folder`, index of its first byte, bytes).
-    """
+    """Yields the pieces of a file or folder: path below `folder`, index of first byte, bytes."""
     path = folder / name
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         with file.open("rb") as stream:
@@ -164,10 +158,7 @@ def jax_request(
     stop_ids: Sequence[int],
     images: PromptImages | None = None,
 ) -> dict[str, Any]:
-    """Returns the body of a request for one response.
-
-    Arguments as for `protocol.generate_request`.
-    """
+    """Returns the body of a request for one response, from arguments as `generate_request` has."""
     body = generate_request(tokens, params, stop_ids)
     # The whole key: a seed of vLLM has one bit less.
     body["sampling_params"] |= {"key": params.key, "session": params.session}

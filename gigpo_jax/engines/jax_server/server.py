@@ -8,7 +8,7 @@
     POST /inference/v1/generate  a response, as from vLLM, with "key", "session", "images" and
                                  "ended_sessions"
 
-Weights are used only if their checksum is that of the push and they give the probe the learner's
+Weights are used only if they have the checksum of the push and give the probe the learner's
 log-probabilities. Until then the old ones stay, or the server has none. A load waits until no
 request runs, unless its weights are in flight (`train.inflight`).
 """
@@ -198,9 +198,9 @@ class EngineServer:
         return web.json_response(await asyncio.shield(load))
 
     async def _replace_weights(self, body: dict[str, Any]) -> dict[str, float]:
-        """Loads weights; returns the report.
+        """Loads weights and returns the report, once no request runs.
 
-        It waits until no request runs, or with in-flight weights gives them to those that run.
+        Weights in flight are given to the running requests without waiting.
         """
         async with self._loading:
             if not body.get("inflight"):
@@ -223,7 +223,7 @@ class EngineServer:
         """Loads and verifies weights, then gives them to the engine.
 
         Raises:
-          InputError: The files or their probe are not those of the push.
+          InputError: The files or their probe differ from the push.
         """
         try:
             name = str(body["name"])

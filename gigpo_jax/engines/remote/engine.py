@@ -110,9 +110,7 @@ class RemoteEngine:
         version: int = 0,
         say: Say = lambda _: None,
     ):
-        """Starts or connects to all servers.
-
-        All servers get the parameters.
+        """Starts or connects to all servers, and gives them the parameters.
 
         Args:
           config: Shape of the model.
@@ -171,7 +169,7 @@ class RemoteEngine:
 
     @property
     def compile_count(self) -> int:
-        """Number of compiled programs: that of the probe."""
+        """Number of compiled programs of the probe; the engine has no others."""
         return self._score_probe._cache_size()
 
     async def generate(
@@ -192,7 +190,8 @@ class RemoteEngine:
             its tokens were checked.
 
         Returns:
-          The response. Its version is at least that of the last `update_weights` before the call.
+          The response. Its version is at least the version of the last `update_weights` before the
+          call.
 
         Raises:
           InputError: The prompt or a setting is not possible; only this request fails.
@@ -234,7 +233,7 @@ class RemoteEngine:
         or go on with the new ones (`RemoteSettings.inflight`); requests from now on wait for these.
 
         Args:
-          params: Tree like that of the constructor; not kept.
+          params: Tree like the constructor's; not kept.
           version: Version of later completions.
 
         Raises:
@@ -284,10 +283,7 @@ class RemoteEngine:
                     self.last_push[key] = max(value, self.last_push.get(key, value))
 
     def close(self) -> None:
-        """Ends the thread and the servers that it started.
-
-        Waiting requests fail. May be called twice.
-        """
+        """Ends the thread and the servers it started, and fails waiting requests; works twice."""
         if self._closed:
             return
         self._closed = True
@@ -371,10 +367,7 @@ class RemoteEngine:
         )
 
     def _cut_at_stop(self, response: Completion, params: SamplingParams) -> Completion:
-        """Ends a response with the token completing a stop string.
-
-        The other engine does the same.
-        """
+        """Ends a response with the token that completes a stop string, as `JaxEngine` does."""
         if not params.stop_strings or self._stops is None:
             return response
         end = self._stops.find_completion(response.tokens.tolist(), 0, params.stop_strings)

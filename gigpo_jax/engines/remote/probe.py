@@ -12,19 +12,18 @@ PROBE_TOKENS = 64  # largest number
 
 
 def scores_files(config: decoder.DecoderConfig, dtype: str) -> bool:
-    """Tells whether the learner's probe reads the written file.
+    """Returns whether the learner's probe reads the written file instead of its parameters.
 
-    On CPUs XLA would copy bfloat16 parameters to float32. Those of a file are in the order of
-    `DecoderConfig.for_cpu`, which it reads in place.
+    On CPUs XLA would copy bfloat16 parameters to float32. The parameters of a file are in the order
+    of `DecoderConfig.for_cpu`, which XLA reads in place.
     """
     return jax.default_backend() == "cpu" and dtype == "bfloat16" and config.experts is None
 
 
 def make_probe_scorer(config: decoder.DecoderConfig, params: decoder.Params, dtype: str) -> Any:
-    """Makes a jitted function that scores a prompt.
+    """Makes a jitted function (params like `params`, tokens [P]) -> log-probabilities [P - 1] f32.
 
-    It is (params like `params`, tokens [P]) -> [P - 1] f32, their log-probabilities in nats. There
-    is a program for each P.
+    They are in nats. There is a program for each P.
     """
 
     def score(params: decoder.Params, tokens: jax.Array) -> jax.Array:

@@ -23,10 +23,7 @@ REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class ServerFault(RuntimeError):
-    """Failure of a server: unreachable, too slow, or wrong answer.
-
-    Another server may succeed.
-    """
+    """A server is unreachable, too slow or answers wrongly; another server may succeed."""
 
 
 class ResponseDiscarded(ServerFault):
@@ -59,10 +56,7 @@ def version_label(run: str, version: int) -> str:
 
 
 def parse_version(run: str, text: str) -> int | None:
-    """Returns the number in a label.
-
-    It is None for weights that this run did not push.
-    """
+    """Returns the number in a label; None for weights that this run did not push."""
     # `int` alone would also take signs, spaces, underscores and digits of other scripts.
     label_run, _, number = text.rpartition(":")
     if label_run != run or not (number.isascii() and number.isdigit()):
@@ -115,9 +109,7 @@ def generate_request(
 
 
 def check_expanded(url: str, answer: Any, tokens: np.ndarray) -> None:
-    """Checks a server's tokens of a prompt with images.
-
-    They must be the tokens [P] of the learner.
+    """Checks that a server's tokens of a prompt with images are the tokens [P] of the learner.
 
     Raises:
       InputError: The tokens differ.
@@ -206,9 +198,9 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
 
 
 def add_entropies(answer: Any) -> None:
-    """Moves the entropies of a vLLM server's answer.
+    """Moves the entropies of a vLLM server's answer to where `read_generated` reads them.
 
-    `read_generated` finds them afterwards; `engines.vllm.worker.entropies` says where they are.
+    `engines.vllm.worker.entropies` says where they are in the answer.
 
     Raises:
       ServerFault: The answer does not have them.
@@ -260,9 +252,7 @@ def check_served(
     max_length: int,
     fixes: dict[str, str],
 ) -> None:
-    """Checks a server's model and settings.
-
-    The model must be the learner's, and the settings must give right numbers.
+    """Checks that a server has the learner's model, and settings that give right numbers.
 
     Args:
       url: Address of the server.

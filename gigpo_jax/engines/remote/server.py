@@ -19,9 +19,7 @@ QUICK_S = 30.0  # limit of calls that a working server answers at once
 
 @dataclass(frozen=True)
 class PushedWeights:
-    """The weights of one push and their probe.
-
-    The probe verifies the weights.
+    """The weights of one push, and the probe that verifies them.
 
     Attributes:
       label: Name of the version on the servers.
@@ -69,10 +67,7 @@ class Server:
         limits: Limits,
         process: ServerProcess | None = None,
     ):
-        """Stores the address; connects to nothing yet.
-
-        The HTTP session has the key.
-        """
+        """Stores the address and connects to nothing yet; the HTTP session has the key."""
         self.url = url.rstrip("/")
         self.process = process
         self._session = session
@@ -94,7 +89,7 @@ class Server:
         data: bytes | None = None,
         limit_s: float = QUICK_S,
     ) -> Any:
-        """Makes one call, with JSON or bytes; returns parsed JSON.
+        """Makes one call, with JSON or bytes, and returns parsed JSON.
 
         An answer of another content type is returned as text.
 
@@ -182,10 +177,7 @@ class Server:
 
 
 def summarise_answer(answer: Any) -> str:
-    """Returns an answer or its error message in one line.
-
-    It has at most 300 characters.
-    """
+    """Returns an answer or its error message in one line of at most 300 characters."""
     message = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
         message = answer["error"].get("message")

@@ -59,9 +59,7 @@ class ServerPool:
             raise errors.exceptions[0] from None
 
     async def choose(self, session: tuple[int, int] | None) -> Server:
-        """Returns the server of an episode, or the least loaded.
-
-        It waits while all recover.
+        """Returns the server of an episode, or the least loaded one; waits while all recover.
 
         Raises:
           EngineLost: No server is left.
@@ -78,10 +76,7 @@ class ServerPool:
     def _assign_server(
         self, session: tuple[int, int] | None, ready_servers: list[Server]
     ) -> Server:
-        """Returns the session's server, or the least loaded one.
-
-        The session's server must be ready.
-        """
+        """Returns the session's server if it is ready, or else the least loaded one."""
         if session is None:
             return min(ready_servers, key=lambda server: server.load)
         server = self._session_servers.get(session)
@@ -104,16 +99,11 @@ class ServerPool:
             self._start_recovery(server, reason)
 
     def hold(self) -> None:
-        """Makes recoveries wait for the next push.
-
-        The files of the last push are about to be deleted.
-        """
+        """Makes recoveries wait for the next push: the last push's files are deleted next."""
         self._target_weights = None
 
     async def push(self, weights: PushedWeights) -> None:
-        """Gives all servers new weights.
-
-        On return each has them or is lost.
+        """Gives all servers new weights; on return each server has them or is lost.
 
         Raises:
           EngineLost: All servers are lost.
@@ -134,7 +124,7 @@ class ServerPool:
     async def close(self) -> None:
         """Stops the servers of this run.
 
-        Other ones do not stay paused by a push that is cut off.
+        Servers that others started do not stay paused by a push that was interrupted.
         """
         recoveries = [server.recovery for server in self.servers if server.recovery is not None]
         for recovery in recoveries:
@@ -218,10 +208,7 @@ class ServerPool:
             await server.release()
 
     async def _recover(self, server: Server) -> None:
-        """Recovers a server with the newest weights, or drops it.
-
-        It restarts the server if needed.
-        """
+        """Recovers a server with the newest weights, by a restart if needed, or drops it."""
         # A process of this run that answers nothing for so long hangs, and is started again; other
         # servers can only be waited for.
         limit_s = HANG_S if server.process is not None else self._limits.connect_s

@@ -24,12 +24,10 @@ LOCK = ".lock"
 
 
 class WeightStore:
-    """Writer of weights that deletes the older ones.
-
-    Each write has a new name.
+    """Writer of weights that deletes older files; each write has a new name.
 
     Attributes:
-      folder: Folder of the files; that of `local_folder` can be read by this user only.
+      folder: Folder of the files; only this user can read it if it is `local_folder`.
     """
 
     def __init__(self, folder: str | os.PathLike[str] = ""):
@@ -96,10 +94,7 @@ class WeightStore:
     def write_adapter(
         self, config: DecoderConfig, adapter: Params, *, dtype: Any, name: str
     ) -> str:
-        """Writes an adapter of scale 1.
-
-        Arguments and result are those of `write_weights`.
-        """
+        """Writes an adapter of scale 1; arguments and result as for `write_weights`."""
         checksum = Checksum()
         rank = lora.adapter_rank(adapter)
         # alpha = R, because the factor is in B already.
@@ -123,10 +118,7 @@ class WeightStore:
             self._lock.close()
 
     def _next_path(self, name: str, keep: int) -> pathlib.Path:
-        """Deletes old files and returns the path of the next.
-
-        The `keep` newest files stay.
-        """
+        """Deletes old files but the `keep` newest, and returns the path of the next file."""
         self._delete_old(keep)
         path = self.folder / name
         # Entered before it is written, so that a file that was begun is deleted too.
@@ -139,7 +131,7 @@ class WeightStore:
 
 
 def local_folder() -> pathlib.Path:
-    """Folder of all weights of this user on this machine.
+    """Returns the folder of all weights of this user on this machine.
 
     It is in memory (tmpfs) or else in the temporary folder. launch/vllm_sidecar.sh has the same.
     """
@@ -148,10 +140,7 @@ def local_folder() -> pathlib.Path:
 
 
 def push_name(text: str) -> str:
-    """A new name that begins with this process's number.
-
-    Its lock begins so too.
-    """
+    """Returns a new name that begins with this process's number, as the name of its lock does."""
     return f"{os.getpid()}.{text}.{secrets.token_hex(3)}"
 
 

@@ -71,10 +71,7 @@ def cache_gib() -> float:
 
 
 def server_command(plan: LaunchPlan, port: int) -> list[str]:
-    """Returns the command of one server on loopback.
-
-    `launch/vllm_sidecar.sh` uses the same arguments.
-    """
+    """Returns the command of one server on loopback; `launch/vllm_sidecar.sh` has its arguments."""
     if plan.gpu:
         device = ["--gpu-memory-utilization", f"{plan.gpu_memory_fraction:g}"]
     else:
@@ -113,10 +110,7 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
 
 
 def server_environment(plan: LaunchPlan, key: str) -> dict[str, str]:
-    """Returns the environment of a server.
-
-    It is this process's, without JAX and with vLLM's settings.
-    """
+    """Returns the environment of a server: this process's without JAX, with vLLM's settings."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))
     }
@@ -180,10 +174,7 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
 
 
 def available_memory() -> int | None:
-    """Returns the bytes of free host memory.
-
-    It is None if the system does not report them.
-    """
+    """Returns the bytes of free host memory, or None if the system does not report them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -245,10 +236,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Ends the server and waits for its end.
-
-        May be called twice.
-        """
+        """Ends the server and waits for its end; may be called twice."""
         if self._process is None:
             return
         # The guard ends the server when its standard input closes.
@@ -263,10 +251,7 @@ class ServerProcess:
         self._process = None
 
     def log_tail(self) -> str:
-        """Returns the last lines of the log naming an error.
-
-        If none does, they are the last lines of all.
-        """
+        """Returns the last lines of the log that name an error, or the last lines if none does."""
         try:
             lines = self.log.read_bytes()[-65536:].decode(errors="replace").splitlines()
         except OSError:

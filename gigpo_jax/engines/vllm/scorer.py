@@ -1,4 +1,4 @@
-"""Log-probabilities of given texts from vLLM servers, such as those of a teacher.
+"""Log-probabilities of given texts from vLLM servers, such as the servers of a teacher.
 
 These servers keep their weights, and need no worker extension: only `/v1/models`, `/detokenize` and
 `/v1/completions` with `prompt_logprobs` are used.
@@ -163,10 +163,7 @@ class TextScorer:
             return [row.result() for row in rows]
 
     async def _score_text(self, text: np.ndarray, servers: list[VllmServer]) -> np.ndarray:
-        """Scores one text.
-
-        A request that fails is repeated, if possible elsewhere.
-        """
+        """Scores one text; a request that fails is repeated, if possible at another server."""
         failed_at = 0.0
         pause_s = PAUSE_S
         while True:
@@ -232,9 +229,6 @@ async def _check_tokens(server: VllmServer, model: str, tokenizer: Tokenizer) ->
 
 
 def _wait_in_thread(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine in a thread of its own.
-
-    The caller's may have a running event loop.
-    """
+    """Runs a coroutine in a new thread, because the caller's may have a running event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()

@@ -78,10 +78,7 @@ class VllmServer(Server):
         return LOADING if label == self._unverified_label else label
 
     async def generate(self, body: dict[str, Any]) -> Any:
-        """Implements `Server.generate`.
-
-        Tokens of weights that fail their probe do not count.
-        """
+        """Implements `Server.generate`; tokens of weights that fail their probe do not count."""
         async with self._places:
             failed_probes = self._failed_probes
             answer = await self._generate_unverified(body)
@@ -93,10 +90,7 @@ class VllmServer(Server):
         return answer
 
     async def _generate_unverified(self, body: dict[str, Any]) -> Any:
-        """Requests one response from one adapter.
-
-        See `protocol` for request and answer.
-        """
+        """Requests one response from one adapter; see `protocol` for request and answer."""
         # A push may change the adapter during the request: its response has mixed weights then. In
         # flight the name stays the same, and labels tell which token has which.
         adapter = self.adapter
@@ -180,10 +174,7 @@ class VllmServer(Server):
         }
 
     async def _verify_in_flight(self, weights: PushedWeights) -> float:
-        """Compares the probe while running requests go on.
-
-        They have the new label. Result and errors are those of `_compare_probe`.
-        """
+        """Compares the probe as `_compare_probe` does, while requests go on with the new label."""
         async with self._probing:
             self._unverified_label = weights.label
             try:
@@ -227,10 +218,7 @@ class VllmServer(Server):
         return difference
 
     async def _load_weights(self, weights: PushedWeights) -> list[dict[str, Any]]:
-        """Loads weights or an adapter on all workers.
-
-        It returns their reports.
-        """
+        """Loads weights or an adapter on all workers, and returns their reports."""
         # Both with every push, because a server that was restarted does not keep them.
         if self._num_tokens:
             await self._call_workers("gigpo_mask_padding", {"num_tokens": self._num_tokens})
@@ -267,10 +255,7 @@ class VllmServer(Server):
         return reports
 
     async def _use_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter.
-
-        Each load has a new name, also of the same files: vLLM keeps cached prefixes by name.
-        """
+        """Loads an adapter under a new name: vLLM keeps cached prefixes by name."""
         self._adapter_loads += 1
         # Set before the load: `generate` discards responses that began with another adapter.
         self.adapter = f"{name}.{self._adapter_loads}"
@@ -288,10 +273,7 @@ class VllmServer(Server):
     async def _call_workers(
         self, method: str, arguments: dict[str, Any] | None = None, limit_s: float = QUICK_S
     ) -> list[dict[str, Any]]:
-        """Calls a method of `WeightLoader` on all workers.
-
-        It returns their results.
-        """
+        """Calls a method of `WeightLoader` on all workers, and returns their results."""
         body = {"method": method, "kwargs": arguments or {}}
         answer = await self.call("POST", "/collective_rpc", body, limit_s=limit_s)
         results = answer.get("results") if isinstance(answer, dict) else None
@@ -303,9 +285,7 @@ class VllmServer(Server):
 def check_description(
     url: str, description: dict[str, Any], expected: dict[str, Any], *, max_length: int, rank: int
 ) -> None:
-    """Checks a server's model and settings.
-
-    The model must be the learner's, and the settings must give right numbers.
+    """Checks that a server has the learner's model, and settings that give right numbers.
 
     Args:
       url: Address of the server.

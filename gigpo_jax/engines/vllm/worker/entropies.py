@@ -1,7 +1,7 @@
 """Entropies of tokens in a vLLM server's answers, which vLLM itself does not compute.
 
 A request with `logprobs=ALTERNATIVES` gets one alternative for each token, whose log-probability is
-minus the entropy of the distribution that the token was sampled from. Its id is that of the token
+minus the entropy of the distribution that the token was sampled from. Its id is the token's
 plus 1, modulo the vocabulary, so that it is never the token's own: vLLM's answers have one entry
 for an id.
 """
@@ -16,9 +16,7 @@ ALTERNATIVES = 2
 
 
 def keep_entropies(model_runner: Any) -> None:
-    """Makes the sampler of a model runner return entropies.
-
-    It may be called twice.
+    """Makes the sampler of a model runner return entropies; it may be called twice.
 
     Raises:
       AttributeError: The sampler is of an unknown kind.

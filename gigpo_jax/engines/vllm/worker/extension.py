@@ -150,10 +150,10 @@ class WeightLoader:
     def gigpo_replace_adapter(
         self, adapter: str, name: str, checksum: str, base: str
     ) -> dict[str, Any]:
-        """Replaces the tensors of a loaded adapter.
+        """Replaces the tensors of a loaded adapter, with which running requests go on.
 
-        Running requests go on with the new ones. Nothing may be computed meanwhile, and no keys and
-        values of the old tensors may be left (`/pause?mode=keep`).
+        Nothing may be computed meanwhile, and no keys and values of the old tensors may be left
+        (`/pause?mode=keep`).
 
         Args:
           adapter: Name that `/v1/load_lora_adapter` has loaded.
@@ -264,10 +264,7 @@ def open_verified(
 
 
 def architecture(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the config.json values that models with equal weights share.
-
-    Those of a vision tower are not among them.
-    """
+    """Returns the config.json values that models with equal weights share, vision aside."""
     model_type = config.get("model_type")
     if model_type in DECODERS:
         config = decoder_json(config) | {"model_type": model_type}
@@ -288,10 +285,7 @@ def architecture(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_vision(vision: VisionConfig | None) -> dict[str, Any]:
-    """Returns the values of a vision tower that must agree.
-
-    Image sizes are included.
-    """
+    """Returns the values of a vision tower that must agree, image sizes among them."""
     if vision is None:
         return {}
     # JSON has no tuples: the values of server and learner are compared as lists.
@@ -302,10 +296,7 @@ def describe_vision(vision: VisionConfig | None) -> dict[str, Any]:
 
 
 def tokenizer_fingerprint(content: bytes) -> str:
-    """Returns a hash of the vocabulary in a tokenizer.json.
-
-    It is "" if there is none.
-    """
+    """Returns a hash of the vocabulary in a tokenizer.json, or "" if there is none."""
     try:
         tokenizer = json.loads(content)
         vocab = tokenizer["model"]["vocab"]

@@ -27,9 +27,7 @@ POLL_S = 0.2
 
 
 def guard_command(command: list[str]) -> int:
-    """Runs a command in its own session.
-
-    It runs until its end or until standard input closes.
+    """Runs a command in its own session, until it ends or standard input closes.
 
     Returns:
       The exit status of the command.

@@ -4,9 +4,9 @@ from typing import Any
 
 
 def mask_padding(model: Any, num_tokens: int) -> None:
-    """Makes a model never sample ids from `num_tokens` on.
+    """Makes a model never sample ids from `num_tokens` on; it may be called again.
 
-    Their probability is 0 in all that the server reports too. It may be called again.
+    Their probability is 0 in all that the server reports too.
     """
     compute = getattr(model.compute_logits, "unmasked", model.compute_logits)
 
