@@ -78,7 +78,7 @@ class PolicyClient(Client[None, vf.Messages, Response, Tool]):
         return response
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: the client has no connection."""
 
 
 async def start_rollout(

@@ -53,7 +53,7 @@ class TaskDeviations(Signal):
     def __init__(
         self, decay: float, moments: Moments | None = None, join: JoinRows = lambda rows: rows
     ) -> None:
-        """Knows no type yet.
+        """Starts from given moments, or without any.
 
         Args:
           decay: Weight of the earlier moments, from 0 to 1.
@@ -66,7 +66,7 @@ class TaskDeviations(Signal):
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Knows no type yet."""
+        """Starts without moments of any task type."""
         del policy, mesh
         # Other algorithms, which have no such setting, are graded beside it.
         return cls(config.rl.settings.get("decay", DECAY), join=all_rows)

@@ -62,7 +62,7 @@ class PlanParts(Signal):
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Has no state."""
+        """Makes the signal, which has no state."""
         del mesh
         return cls(
             part_reader(policy.tokenizer, action_tags(config)), config.sampling.max_response_tokens

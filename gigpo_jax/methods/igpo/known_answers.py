@@ -67,7 +67,7 @@ class KnownAnswers(Signal):
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Has no state."""
+        """Makes the signal, which has no state."""
         del mesh
         return cls(config, policy.tokenizer)
 

@@ -235,7 +235,7 @@ class ImplicitRewards(SavedRewards):
         return parts_of(self.state, CHECKPOINT_PREFIX)
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Takes the train state over."""
+        """Continues with the train state of a checkpoint."""
         self.state = state_of(checkpoint, CHECKPOINT_PREFIX)
 
 

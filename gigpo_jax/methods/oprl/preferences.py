@@ -99,11 +99,10 @@ def make_slope_update(
     temperature: float,
     state_shardings: TrainState | None = None,
 ) -> Update:
-    """Builds the step of episodes' slopes.
+    """Builds a train step whose gradient sums slopes times gradients of log-probabilities.
 
-    Its gradient is the sum of slopes times gradients of log-probabilities. The slopes stand in the
-    place of a minibatch's advantages. Arguments and result are as for `update.make_update`; `name`
-    begins the metrics.
+    The slopes of episodes stand in the place of a minibatch's advantages. Arguments and result are
+    as for `update.make_update`; `name` begins the metrics.
     """
 
     def measure(params: Params, frozen: Params, micro: StepBatch, iteration: Array) -> SlopeSums:

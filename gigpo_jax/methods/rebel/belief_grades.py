@@ -48,7 +48,7 @@ class BeliefGrades(Signal):
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Has no state."""
+        """Makes the signal, which has no state."""
         del config, policy, mesh
         return cls()
 

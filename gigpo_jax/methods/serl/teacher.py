@@ -100,8 +100,7 @@ class Teacher(Signal):
         """The copy's log-probabilities of each response, [R] f32.
 
         The copy is renewed in every `refresh`-th iteration. From iteration `iterations` on the loss
-        does not read them: zeros take their place. Those of a step without a context are
-        `NO_HINDSIGHT`.
+        does not read them: zeros take their place. A step without a context has `NO_HINDSIGHT`.
         """
         scored = credited.scored
         if credited.iteration >= self._settings.iterations:
@@ -142,7 +141,7 @@ class Teacher(Signal):
         return {CHECKPOINT_PART: self.params}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Takes the copy over."""
+        """Continues with the copy of a checkpoint."""
         self.params = checkpoint[CHECKPOINT_PART]
 
 

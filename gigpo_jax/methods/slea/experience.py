@@ -61,7 +61,7 @@ class Library(TaskSource):
     """
 
     def __init__(self, warmup: int, capacity: int) -> None:
-        """Is empty.
+        """Starts without lessons.
 
         Args:
           warmup: Number of iterations before prompts show lessons.
@@ -207,10 +207,9 @@ def _count_letters(text: str) -> Counter[str]:
 def choose_episodes(
     trajectories: Sequence[Trajectory], join: JoinRows
 ) -> list[tuple[Trajectory, Lesson]]:
-    """Chooses episodes of this host for lessons.
+    """Chooses this host's episodes for lessons, from the best won and worst lost ones of all hosts.
 
-    They are among the best won ones of all hosts and the worst lost ones, by the distance of their
-    return to the mean of their task. All hosts call this together.
+    The distance of their return to the mean of their task decides. All hosts call this together.
 
     Args:
       trajectories: Trajectories of this host, whole groups.

@@ -61,7 +61,7 @@ class TextCritic(Signal):
         memory: Sequence[Mapping[str, str]] = (),
         join: JoinRows = lambda rows: rows,
     ) -> None:
-        """Fits nothing yet.
+        """Starts from the memory of another text critic, or from an empty one.
 
         Args:
           max_steps: length limit of episodes.
@@ -82,7 +82,7 @@ class TextCritic(Signal):
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Remembers nothing yet."""
+        """Starts with an empty memory."""
         del policy, mesh
         return cls(config.env.max_steps, join=all_rows)
 

@@ -136,7 +136,7 @@ def find_p_value(fit: MeanFit) -> float:
 
 
 def flip_signs(outcomes: np.ndarray) -> float:
-    """The exact two-sided p-value of random signs.
+    """The exact two-sided p-value of a mean of 0 if the sign of each seed were random.
 
     It is the share of all patterns of signs, one for each seed, whose mean is as far from 0 as the
     actual one. It assumes nothing about the distribution, and says nothing about other tasks.

@@ -1,3 +1,1 @@
-"""Measures the true advantage of single steps and grades the algorithms' estimates of it
-(docs/credit.md).
-"""
+"""Measures true advantages of steps and grades the algorithms' estimates (docs/credit.md)."""

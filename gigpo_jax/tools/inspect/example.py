@@ -9,10 +9,10 @@ MAX_ADVANTAGE = 2.0  # an outlier is no better example
 
 
 def find_example(episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Finds the best example of a task group.
+    """Finds the step of a task group that shows best how credit works.
 
-    Its state was left by several actions. What followed from this one was worth more than what
-    followed from the others (or less), and the advantages, the measurement and the regret agree.
+    Several actions were taken in its state, and what followed its own action was worth more (or
+    less) than what followed the other actions. Advantages, measurement and regret agree with that.
 
     Args:
       episodes: Content of the page, as from `data.summarize_groups`.

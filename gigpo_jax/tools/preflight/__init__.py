@@ -1,3 +1,1 @@
-"""Compiles a config's programs for devices that this machine does not have, and says what they
-need.
-"""
+"""Compiles a config's programs for devices that need not be here, and says what they need."""
