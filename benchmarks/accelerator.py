@@ -69,10 +69,7 @@ def time_call(call: Callable[[], object], repeats: int) -> float:
 def find_ceilings(
     device: jax.Device, peak_tflops: float | None, bandwidth_gb: float | None
 ) -> tuple[float, float, str]:
-    """Operations/s and bytes/s of a device, and their source.
-
-    The source is "flags", "data sheet" or "measured".
-    """
+    """Operations/s and bytes/s of a device, and their source: flags, data sheet or measured."""
     if peak_tflops and bandwidth_gb:
         return peak_tflops * 1e12, bandwidth_gb * 1e9, "flags"
     if device.device_kind in DEVICES:

@@ -8,9 +8,9 @@
 
 `check` needs numpy, torch and a clone of verl-agent, and neither jax nor this package: it takes the
 functions by name from the clone's files and runs them. The new and reference log-probabilities are
-those of the rollout plus seeded noise, so that clips, dual clip and KL term take part. The gradient
-is that of the loss with respect to the new log-probabilities of tokens; what follows, a model's own
-gradient, is the model's.
+the rollout's plus seeded noise, so that clips, dual clip and KL term take part. The loss is
+differentiated with respect to the new log-probabilities of tokens; what follows is the model's own
+gradient.
 """
 
 import ast

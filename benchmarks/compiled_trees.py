@@ -40,7 +40,7 @@ FLAGS = ("--config.model.path=Qwen2.5-1.5B-Instruct", "--config.engine.name=vllm
 
 
 def read_savings() -> tuple[float, float]:
-    """Rows, and responses of a row, of trees divided by those of separate texts."""
+    """Rows, and responses of a row, of trees divided by the same numbers of separate texts."""
     results = json.loads((RESULTS / "shared_prefixes.json").read_text())["results"]
     (counts,) = [result for result in results if result["config"] == "alfworld"]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.conversation_rows [--turns 5 20 50] [--repeats 3] [--episodes 2]
 
 Writes benchmarks/results/conversation_rows.json. Episodes are conversations with a system message of 40
-tokens, messages of 24 and responses of 12, about as long as those of a household agent with short
+tokens, messages of 24 and responses of 12, about as long as for a household agent with short
 thoughts. Every side has the same model (0.8 M parameters, float32), AdamW, gradient clip and
 clipped loss of all response tokens. The sides take turns; ratios are medians of neighbouring turns,
 by the clock (`s`) and in CPU time (`cpu_s`).
@@ -117,10 +117,7 @@ def jax_step(
 
 
 def trl_step(episodes: Sequence[Sequence[Sample]], folder: Path) -> Step:
-    """TRL's loss of one row an episode, with a mask of the tokens that the policy wrote.
-
-    The model is that of `folder`.
-    """
+    """TRL's loss, under the model of `folder`, of a row an episode with a mask of policy tokens."""
     import torch
     from datasets import Dataset
     from tokenizers import Tokenizer, models

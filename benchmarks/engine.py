@@ -5,8 +5,8 @@
     python benchmarks/engine.py --turns 5 20 50 [--episodes 4] [--message 40] [--response 64]
 
 Random weights of the Qwen2.5-0.5B shape; both sides read the same prompts and sample at temperature
-1 without stopping. The two take turns (A B A B ...) and the medians count. CPU seconds are those of
-the whole process, all threads: on a busy machine they tell more than the clock. Writes
+1 without stopping. The two take turns (A B A B ...) and the medians count. CPU seconds count the
+whole process, all threads: on a busy machine they tell more than the clock. Writes
 benchmarks/results/engine.json.
 
 With `--turns` the engine is compared with itself, on conversations of so many turns: with slots

@@ -53,7 +53,7 @@ class Experiment:
       arms: Path of the runs of each arm below benchmarks/results, without "_seed" and the seed;
         the first is
         the baseline.
-      mains: Arms whose final success less that of GRPO is the main comparison of a protocol.
+      mains: Arms whose final success less GRPO's final success is a protocol's main comparison.
       files: Files of `gigpo eval` with further outcomes of the protocol.
       seeds: Seeds that are compared; all if empty.
       caveat: Reason why no difference counts as significant, whatever its p-value.
@@ -373,7 +373,7 @@ def _make_difference(
 def average(differences: Sequence[Difference]) -> Difference:
     """The mean of differences over experiments, with equal weights.
 
-    It is about these experiments, not about others, so their spread is no part of its error.
+    It is about these experiments alone, so their spread is no part of its error.
     """
     errors = np.array([difference.fit.error for difference in differences])
     freedoms = np.array([difference.fit.freedom for difference in differences])

@@ -1,4 +1,4 @@
-"""Our image preprocessing beside that of transformers: time and bytes of a picture, and import.
+"""Our image preprocessing beside transformers' own: time and bytes of a picture, and import.
 
     python benchmarks/images.py [--repeats 50]
 

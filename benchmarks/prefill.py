@@ -3,7 +3,7 @@
     python benchmarks/prefill.py [--groups 16] [--chunks 32 64 128 256]
                                  [--tokenizer FOLDER] [--output FILE]
 
-The prompts are those of the published configs on generated data: an erring expert plays groups of 8
+The prompts come from the published configs on generated data: an erring expert plays groups of 8
 episodes (search: 5), all episodes of an iteration step by step, as many slots as episodes. Without
 `--tokenizer`, a folder with a tokenizer.json, a word or a sign counts as one token. No model runs:
 `engines.jax.prefixes.PrefixTable`, which the engine uses, plans the chunks, and their tokens are

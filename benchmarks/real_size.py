@@ -4,7 +4,7 @@
 
 Random weights, float32 on both sides (sampling in bfloat16 too), the same tokens. The sides take
 turns (A B A B ...), medians count, and the ratio is the median of the ratios of neighbouring turns;
-CPU seconds are those of the process, which tell more than the clock on a busy machine. "plain" is
+CPU seconds count the process, and tell more than the clock on a busy machine. "plain" is
 `jax.jit` of the model's logits and `jax.grad` of their cross-entropy, without anything of training.
 
 * forward: the logits of 4 x 256 tokens.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.search_index [--passages 20000] [--turns 3]
 
-Writes benchmarks/results/search_index.json. The corpus is that of benchmarks/search_server.py. Both
+Writes benchmarks/results/search_index.json. The corpus is from benchmarks/search_server.py. Both
 sides index the same terms of the same passages and search the same queries, in turns, each turn in
 a process of its own. Times are CPU times of one process. bm25s has two ways to select the best
 passages, `numpy` and `jax`; its scores do not depend on them. One query in four asks for words

@@ -3,7 +3,7 @@
     python -m benchmarks.shared_prefixes [--configs alfworld webshop search]
                                          [--repeats 3]   # 0: tokens and rows are counted alone
 
-The prompts are those of benchmarks/prefill.py (published configs on generated data, words as
+The prompts are from benchmarks/prefill.py (published configs on generated data, words as
 tokens), with random responses of 64 tokens. An iteration has the groups and the minibatches of its
 config. The rows of all its minibatches are counted; `TIMED` of them are timed, because a row costs
 the same whatever stands in it. The model is 256 wide with 2 layers, float32. The sides take turns;

@@ -114,7 +114,7 @@ def measure(kind: str, workers: int) -> dict[str, float]:
     """Times one kind of groups.
 
     Raises:
-      SystemExit: the clusters are not those of the definition.
+      SystemExit: the clusters differ from the definition's.
     """
     rng = np.random.default_rng(0)
     words = make_words(rng, 3000)

@@ -7,8 +7,8 @@ A walk that reaches state 0 wins 10; the others end at the limit of steps. The c
 expected number of steps to the end, which makes the fixed point hard to find with gamma 1. In the
 last case every step costs 0.1, and walks begin at random states.
 
-An error is that of the worst value of a batch, as a share of the largest absolute reward or value.
-A time is that of a call with arrays on the device. Every batch has the fastest and the median of its
+An error is the worst value's of a batch, as a share of the largest absolute reward or value.
+A time is a call's with arrays on the device. Every batch has the fastest and the median of its
 calls, because other work on the machine only adds; the table has the medians over the batches.
 """
 

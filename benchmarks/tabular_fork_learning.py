@@ -81,10 +81,7 @@ def play_iteration(
 
 
 def train(world: World, choice: str, seeds: Sequence[int], rates: Sequence[float]) -> np.ndarray:
-    """Success on the tasks after each iteration, [iterations, B].
-
-    One block a seed, each with its learning rate.
-    """
+    """Success on the tasks after each iteration, [iterations, B]; a block has a seed and a rate."""
     tasks = stack_blocks([make_tasks(world, seed, count_tasks(world)) for seed in seeds])
     prior = find_skill(world) * tasks.progress + tasks.noise
     keys = jax.vmap(jax.random.key)(jnp.array(seeds))

@@ -2,11 +2,11 @@
 
     python -m benchmarks.tabular_variants --out benchmarks/results/tabular_variants.json
 
-The base is `graph_values` with shrinkage=0.25 and truncation=ignore. Grades are those of
+The base is `graph_values` with shrinkage=0.25 and truncation=ignore. Grades are as in
 benchmarks/tabular_credit.py: correlation with the exact advantage over the steps of a seed. Gains
-over the base are paired by seed, with 95% t-intervals. Policies are those before training; for the
-memory, those of iterations 1 and 4 of trainings with the base at several learning rates. At rate 0
-the policy stays, so that earlier values are as good as new ones.
+over the base are paired by seed, with 95% t-intervals. Policies are untrained; for the memory, they
+are from iterations 1 and 4 of trainings with the base at several learning rates. At rate 0 the
+policy stays, so that earlier values are as good as new ones.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def join_previous(columns: StepColumns) -> Array:
 
 @partial(jax.jit, static_argnames=("pseudo_visits",))
 def compare_return_means(columns: StepColumns, *, pseudo_visits: float) -> Array:
-    """Mean return of a state and action less that of the state, [N].
+    """Mean return of a state and action less the mean return of the state, [N].
 
     The first mean has pseudo-visits with the second.
     """
@@ -177,7 +177,7 @@ class Player:
     def play(self, iteration: int | None) -> tuple[Any, StepColumns, Array]:
         """Rows, their columns, and exact advantages [N].
 
-        None: the episodes of benchmarks/tabular_credit.py.
+        With None the episodes are the ones of benchmarks/tabular_credit.py.
         """
         keys = self.keys
         if iteration is not None:
@@ -338,7 +338,7 @@ def average_states(columns: StepColumns, values: Array) -> Array:
 class Memory:
     """Values of the states of every task over iterations.
 
-    The values of an iteration are the pseudo-visits of the next one; their number falls by `decay`.
+    The values of an iteration are the pseudo-visits of the next one, whose number falls by `decay`.
     """
 
     def __init__(self, player: Player, decay: float) -> None:

@@ -93,7 +93,7 @@ def count_tasks(world: World) -> int:
 
 
 class Tasks(NamedTuple):
-    """Tasks of one block; with a leading axis [B] those of several.
+    """Tasks of one block, or of several blocks with a leading axis [B].
 
     Attributes:
       target: [M, S, A] i32, state that an action leads to.
@@ -118,7 +118,7 @@ class Rows(NamedTuple):
     Attributes:
       state: State.
       action: Action.
-      appearance: Number of the anchor among those of the state.
+      appearance: Number of the anchor among the anchors of the state.
       reward: Reward.
       mask: False behind the end of the episode.
     """
@@ -220,7 +220,7 @@ def find_skill(world: World) -> float:
 
 
 class Starts(NamedTuple):
-    """First states of episodes, [M, E]; with a leading axis [B] those of several blocks.
+    """First states of episodes, [M, E], or of several blocks with a leading axis [B].
 
     Attributes:
       state: First state.

@@ -1,4 +1,4 @@
-"""Our tokenizer beside those of transformers: start-up, memory and throughput.
+"""Our tokenizer beside the tokenizers of transformers: start-up, memory and throughput.
 
     python benchmarks/tokenizer.py [--repeats 5] [--folder FOLDER]
 
@@ -7,9 +7,9 @@ loads the tokenizer of a model folder and encodes one chat prompt: with nothing 
 jax and the model were imported, as in a run. Ours reads the folder with PreTrainedTokenizerFast and
 renders templates in a process of its own; AutoTokenizer renders in this process. It is measured
 with PyTorch hidden, as an installation of this package has it, and with PyTorch, which it imports
-where it is installed. The vocabulary has 151,643 byte-pair entries, as that of Qwen2.5, unless
+where it is installed. The vocabulary has 151,643 byte-pair entries, as in Qwen2.5, unless
 `--folder` names a model. Both sides must give the same token ids. Rows are medians: CPU seconds, as
-the machine may be shared, with those of the renderer; and the shortest wall time of a prompt.
+the machine may be shared, including the renderer; and the shortest wall time of a prompt.
 """
 
 import argparse

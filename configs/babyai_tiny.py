@@ -7,8 +7,8 @@ Half of the levels are BabyAI-GoToLocalS6N3 (go to one of 3 objects), half BabyA
 up one of 5). The prompt is the mission and the present view. A policy of 0.2 M parameters that
 imitated MiniGrid's bot with random actions (babyai_tiny_sft.py). The warm
 start won 23% of the first 128 training episodes (go 30%, pick 16%; seed 100). docs/babyai.md
-compares algorithms after 6 iterations; all 20 have not been run, and the learning rate is that of
-sokoban_text_tiny.py.
+compares algorithms after 6 iterations; all 20 have not been run, and the learning rate is the one
+of sokoban_text_tiny.py.
 """
 
 from ml_collections import ConfigDict
@@ -19,10 +19,7 @@ LEVELS = {"go": "BabyAI-GoToLocalS6N3-v0", "pick": "BabyAI-PickupDist-v0"}
 
 
 def babyai_config() -> ConfigDict:
-    """The base of this experiment and its warm start, unlocked.
-
-    Responses have 6 tokens at most.
-    """
+    """The base of this experiment and its warm start, unlocked; responses have at most 6 tokens."""
     config = tiny_config()
     config.env.generate = ConfigDict()
     mix = {label: {"name": f"gymnasium:minigrid:{level}"} for label, level in LEVELS.items()}

@@ -4,7 +4,7 @@
     gigpo train --config=configs/gymnasium_frozenlake_tiny.py --workdir=runs/lake
 
 The lake of 4 x 4 cells that Gymnasium has, at most 20 moves; a fifth of them slips to a side
-(success_rate=0.8). The warm start is that of frozenlake_tiny.py, which saw other lakes, without
+(success_rate=0.8). The warm start is from frozenlake_tiny.py, which saw other lakes, without
 slips. Training and the panel have the same lake and other slips: the seeds are disjoint.
 
 Hardware: one of 2 cores that other programs kept busy, 9 minutes.

@@ -7,7 +7,7 @@ Run it in a clone: the environment is examples/verifiers/lake_moves.py. verifier
 the extra `mcp` of gigpo_jax cannot be in the same environment of Python.
 
 Two lakes of 4 x 4 cells, one after the other; the answer is the first move of a shortest path to
-the goal. An episode is won if both moves are. The warm start is that of frozenlake_tiny.py.
+the goal. An episode is won if both moves are. The warm start is from frozenlake_tiny.py.
 
 Hardware: one of 2 cores that other programs kept busy, 7 minutes.
 Result, seed 0: training episodes won 26% in the first four iterations (26, 28, 23, 28) and 50% in

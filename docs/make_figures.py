@@ -4,7 +4,7 @@ docs/tabular_credit.png and docs/tabular_learning.png from the files of the grid
 
     python -m docs.make_figures
 
-The first file is that of `python -m benchmarks.evidence`.
+`python -m benchmarks.evidence` writes the first file.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 python docs/make_tutorial.py
 
-The numbers are those of `gigpo_jax.rl`. The picture brings its own background, light or dark as the
+`gigpo_jax.rl` computes the numbers. The picture brings its own background, light or dark as the
 reader's system, so that it can be read on any page.
 """
 

@@ -22,7 +22,7 @@ from gigpo_jax.rl.types import StepColumns
 
 
 def rare_actions(columns: StepColumns, *, bonus: float, **settings: Any) -> Advantages:
-    """[N] columns -> [N] advantages; `settings` are those of `gigpo_advantages`."""
+    """[N] columns -> [N] advantages; `settings` go to `gigpo_advantages`."""
     plain = gigpo(columns, **settings)
     keys = (columns.group, *columns.anchor.T, *columns.action.T)
     number = segments.number_segments(columns.mask, *keys)  # equal for equal keys

@@ -68,9 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def bound_examples() -> None:
-    """Shows a failing example as it is found.
+    """Shows a failing example as it is found: to make its input smaller took minutes.
 
-    To make its input smaller took minutes; `--hypothesis-profile=default` does.
+    `--hypothesis-profile=default` makes it smaller.
     """
     from hypothesis import Phase, settings
 

@@ -19,7 +19,7 @@ PLACEHOLDER = re.compile(
 
 
 def list_pages() -> list[Path]:
-    """Every page: those of the root, of docs/ and of the protocols, without generated ones."""
+    """Every page of the root, of docs/ and of the protocols, without generated ones."""
     root_pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages = [path for path in sorted(DOCS.rglob("*.md")) if path.name not in GENERATED]
     return [*root_pages, *pages]

@@ -1,5 +1,6 @@
-"""Statistics over two hosts, in two processes with unequal shares, equal those of one host with
-everything.
+"""Statistics over two hosts with unequal shares equal the statistics of one host with everything.
+
+Each host is a process.
 """
 
 import asyncio

@@ -428,7 +428,7 @@ def test_pictures_for_a_model_of_text_and_the_other_way_round_are_refused() -> N
 
 @pytest.mark.slow
 def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
-    """A value is that of the text with its images alone; `load_hf` reads what `save_hf` wrote."""
+    """A value depends on the text with its images alone; `load_hf` reads what `save_hf` wrote."""
     config = small_config()
     shape = dataclasses.replace(VL, value_head=True)
     config.unlock().critic.kind = "model"

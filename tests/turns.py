@@ -26,5 +26,5 @@ PLAIN: dict[str, Any] = {
 
 
 def make_turn(**fields: Any) -> Turn:
-    """A turn with these fields; the others are those of one response token and no text."""
+    """A turn with these fields; without more, it has one response token and no text."""
     return Turn(**PLAIN | fields)

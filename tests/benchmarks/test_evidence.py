@@ -1,4 +1,4 @@
-"""The tables of the evidence pages are those of the raw files."""
+"""The tables of the evidence pages follow from the raw files."""
 
 import functools
 import json

@@ -57,7 +57,7 @@ class HostileText(_TreasureEnvWithTask):
 
 
 class DiesAtStart(TreasureEnv):
-    """Ends its process, but not that of the learner."""
+    """Ends its process, but not the learner's."""
 
     def __init__(self, *, drawers: int = 4, games: int = 64) -> None:
         super().__init__(drawers=drawers, games=games)

@@ -29,7 +29,7 @@ def logprobs_across(
 ) -> np.ndarray:
     """Log-probabilities [N, T] of responses [N, T] to prompts [N, P].
 
-    The tokens before `first` are sampled from the old weights. The others are from the new ones,
+    Tokens before `first` are sampled from the old weights. Later tokens are from the new ones,
     which read the keys and values of the old ones.
     """
     tokens = jnp.asarray(np.concatenate([prompts, responses], 1))

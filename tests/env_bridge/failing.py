@@ -276,7 +276,7 @@ class _OwnResult(_OnlyHere, StepResult):
 
 
 class OwnTypesEnv(TreasureEnv):
-    """All that it returns is of types of its own, derived from those of the bridge."""
+    """All that it returns is of its own types, derived from the types of the bridge."""
 
     def tasks(self, split: str) -> Sequence[Task]:
         tasks = super().tasks(split)

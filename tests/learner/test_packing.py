@@ -138,7 +138,7 @@ def test_rows_respect_both_capacities_and_are_reasonably_full(pairs, row_length)
 
 
 def household(n: int, seed: int = 0) -> list[Sample]:
-    """Samples with lengths like those of published ALFWorld training."""
+    """Samples with lengths as in published ALFWorld training."""
     rng = np.random.default_rng(seed)
     prompts = np.clip(rng.normal(620, 170, n), 250, 2048).astype(int)
     responses = np.clip(rng.lognormal(4.6, 0.5, n), 20, 512).astype(int)

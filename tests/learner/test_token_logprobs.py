@@ -1,4 +1,4 @@
-"""Scores of packed samples are those of each sample by itself."""
+"""Scores of packed samples equal the scores of each sample by itself."""
 
 from collections.abc import Sequence
 

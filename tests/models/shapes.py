@@ -131,9 +131,7 @@ def random_params(config: DecoderConfig, seed: int = 0, dtype: jnp.dtype = jnp.f
 
 
 def check_gradient(gradient: Params, theirs: Any, folder: pathlib.Path) -> DecoderConfig:
-    """Compares a gradient with that of a model of transformers; returns the config that its folder
-    has.
-    """
+    """Compares a gradient with a transformers model's; returns the config of the model's folder."""
     for parameter in theirs.parameters():
         parameter.data = parameter.grad  # written as weights, gradients come back under our names
     theirs.save_pretrained(folder)

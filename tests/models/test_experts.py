@@ -102,7 +102,7 @@ def test_parts_of_the_experts_add_up(kernels: str, tokens: int) -> None:
 
 @pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 300), ("cpu", 300), ("cpu", 20)])
 def test_gradients_of_parts_add_up(kernels: str, tokens: int) -> None:
-    """Each part has the gradients of its matrices; those of tokens and gates are sums."""
+    """Each part has the gradients of its matrices; gradients of tokens and gates are sums."""
     x, ids, gates, *matrices = make_inputs(tokens, "all experts")
     weights = jnp.asarray(np.random.default_rng(1).normal(size=x.shape), jnp.float32)
 
@@ -129,7 +129,7 @@ def test_gradients_of_parts_add_up(kernels: str, tokens: int) -> None:
 
 @pytest.mark.parametrize(("kernels", "tokens"), [("tpu", 2000), ("cpu", 2000), ("cpu", 20)])
 def test_bfloat16_is_rounded_and_not_added_up(kernels: str, tokens: int) -> None:
-    """Results and gradients differ from those of the same numbers in float32 by roundings."""
+    """Results and gradients differ from float32 results of the same numbers by roundings."""
     x, ids, gates, *matrices = make_inputs(tokens, "two experts")
     x, *matrices = (array.astype(jnp.bfloat16) for array in (x, *matrices))
 
@@ -150,7 +150,7 @@ def test_bfloat16_is_rounded_and_not_added_up(kernels: str, tokens: int) -> None
 
 
 def test_no_array_of_all_tokens_and_all_experts_is_made() -> None:
-    """64 experts: arrays of N x E x F would take 67 MB, those of N x k x F take 2."""
+    """64 experts: arrays of N x E x F would take 67 MB, arrays of N x k x F take 2."""
     tokens, count = 2048, 64
     shapes = [(tokens, 16), (tokens, 2), (tokens, 2), (count, 16, 128), (count, 16, 128)]
     x, ids, gates, gate, up = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)

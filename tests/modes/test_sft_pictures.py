@@ -1,4 +1,4 @@
-"""Imitation from pictures: the losses are those of the model, read without packing."""
+"""Imitation from pictures: the losses equal the model's, read without packing."""
 
 import json
 from dataclasses import replace

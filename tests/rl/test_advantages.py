@@ -105,7 +105,7 @@ def random_columns(seed: int) -> Columns:
 
 
 def plan_columns(seed: int) -> Columns:
-    """`random_columns` with those of plans and forks, which other algorithms would read too."""
+    """`random_columns` with columns of plans and forks, which other algorithms would read too."""
     batch = random_columns(seed)
     rng = np.random.default_rng((seed, 2))
     rows = len(batch["mask"])

@@ -324,9 +324,7 @@ def test_what_is_masked_is_counted():
 
 
 def test_truncated_weights_of_tokens_and_of_whole_responses_by_hand():
-    """To the engine the tokens of the first response were rarer by 2 and 1.5, that of the second
-    likelier by 4.
-    """
+    """The engine finds the first response's tokens rarer by 2 and 1.5, the second's by 1/4."""
     batch = tokens(-np.log([2.0, 1.5, 0.25]), [1.0] * 3, proximal=jnp.zeros(3), response=[0, 0, 1])
     for correction, cap, want in (
         ("truncated", 1.8, 1.8 + 1.5 + 0.25),

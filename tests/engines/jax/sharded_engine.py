@@ -1,7 +1,7 @@
 """Programs that tests/engines/jax/test_several_devices.py starts: `sharded_engine.py mesh|host
 ARGS...`.
 
-Both print "equal" if responses are those of one device.
+Both print "equal" if responses are equal to one device's.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
-"""Conversations continue in their slots: which slots wait, what is read, and that responses stay
-those of prompts that are read again.
+"""Conversations continue in their slots: which slots wait, what is read, and equal responses.
+
+The responses equal the responses to prompts that are read again.
 """
 
 import asyncio
@@ -274,7 +275,7 @@ def test_a_last_chunk_that_would_end_behind_the_cache_begins_earlier(params, rea
 
 
 def test_requests_without_a_response_leave_nothing(engine, reader, params):
-    """Cancelled ones, and those of an engine that failed or gave its memory away."""
+    """Cancelled requests, and requests to an engine that failed or gave its memory away."""
     prompt = list(range(40, 60))
     endless = SamplingParams(temperature=0.0, max_tokens=300, session=(1, 1))
     short = dataclasses.replace(endless, max_tokens=8)

@@ -68,7 +68,7 @@ def server(
 def adapted(
     model: tuple[decoder.DecoderConfig, decoder.Params], seed: int
 ) -> tuple[decoder.Params, decoder.Params]:
-    """Parameters with an adapter beside them, and those of the merged model."""
+    """Parameters with an adapter beside them, and parameters of the merged model."""
     shape, params = model
     start = lora.init_adapter(shape, CONFIG, jax.random.key(seed))
     adapter = serving.shaken(start, seed, 0.05) if seed else start

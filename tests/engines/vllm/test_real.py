@@ -124,8 +124,10 @@ def test_log_probabilities_are_the_learners_before_and_after_pushes(
     prompts: list[list[int]],
     weights_dir: pathlib.Path,
 ) -> None:
-    """Greedy responses are those of the in-process engine, token for token; what a server was
-    started from it gives again after other weights were pushed in between."""
+    """Greedy responses equal the in-process engine's, token for token.
+
+    A server gives the responses of its first weights again after other weights were pushed.
+    """
     served = servers[head]
     fresh = raw_greedy(served.url, prompts)
     with (

@@ -76,7 +76,7 @@ def run(workdir: pathlib.Path, *flags: str, status: int = 0) -> str:
 
 
 def records(workdir: pathlib.Path) -> list[dict[str, float]]:
-    """The metrics of all iterations, that of the start left out."""
+    """The metrics of all iterations, without the start's."""
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][1:]
 
 
@@ -90,7 +90,7 @@ def wait_for(process: subprocess.Popen[str], workdir: pathlib.Path, step: int) -
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """All processes below one, but for those of the environments."""
+    """All processes below one, but for the environments' processes."""
     listing = subprocess.run(
         ["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True, check=True
     ).stdout

@@ -234,7 +234,7 @@ def odd_problem(problem: str, rng: random.Random) -> str:
 
 
 def _odd_goal(goal: Expression, kinds: dict[str, str], rng: random.Random) -> Expression:
-    """The goal itself, or that of any task type; many cannot be reached."""
+    """The goal itself, or the goal of any task type; many cannot be reached."""
     if rng.random() < 0.5:
         return goal
     things, places = (

@@ -16,10 +16,7 @@ from gigpo_jax.envs.search.retrieval.service import Service, serve_requests
 def serving(
     retriever: Retriever, bodies: list[bytes] | None = None, **options: int
 ) -> Iterator[str]:
-    """The URL of a retriever's server on a free port of loopback.
-
-    `bodies` gets the body of every request.
-    """
+    """The URL of a retriever's server on a free port of loopback; `bodies` gets every body."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     state: dict = {}

@@ -1,4 +1,4 @@
-"""Levels are solvable, and distances are those of a search that knows the rules alone."""
+"""Levels are solvable, and distances equal those in a search that knows the rules alone."""
 
 import random
 from collections import deque

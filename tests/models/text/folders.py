@@ -77,10 +77,7 @@ def write_model(
     shape: Mapping[str, Any] = {},
     **tokenizer: Any,
 ) -> DecoderConfig:
-    """Writes a model with random weights and a tokenizer.
-
-    Its embedding has `more_rows` rows beyond the tokenizer's ids.
-    """
+    """Writes a random model whose embedding has `more_rows` rows beyond its tokenizer's ids."""
     write_tokenizer(folder, **tokenizer)
     ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     fields = {"vocab_size": ids + more_rows, "hidden_size": 32, "intermediate_size": 64}

@@ -1,4 +1,4 @@
-"""Templates within limits; their texts are those of transformers."""
+"""Templates within limits; their texts equal the texts of transformers."""
 
 import contextlib
 import json

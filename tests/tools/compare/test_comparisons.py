@@ -1,4 +1,4 @@
-"""Differences in all outcomes with p-values, those of files of `gigpo eval` among them."""
+"""Differences in all outcomes, including files of `gigpo eval`, with p-values."""
 
 import json
 from dataclasses import replace

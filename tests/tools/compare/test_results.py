@@ -1,4 +1,4 @@
-"""The committed runs behind docs/evidence.md can be compared, and are those of the config."""
+"""The committed runs behind docs/evidence.md can be compared, and fit the config."""
 
 import runpy
 from pathlib import Path

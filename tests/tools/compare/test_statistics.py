@@ -36,7 +36,7 @@ def test_the_fit_is_that_of_the_mean_squares():
 
 
 def test_seeds_that_agree_by_chance_leave_the_error_of_tasks():
-    """Both seeds have the mean 0: their mean square is 0, that of tasks 0.5, the residual 3.5."""
+    """Both seeds have the mean 0: their mean square is 0, the tasks' 0.5, the residual 3.5."""
     table = np.array([[1.0, -2.0, 1.0], [-1.0, 1.0, 0.0]])
     fit = fit_mean(table)
     assert fit == pytest.approx((0.0, np.sqrt(0.5 / 6), 2.0))

@@ -57,7 +57,7 @@ def rl() -> ConfigDict:
 def estimates(rl: ConfigDict) -> list[Estimate]:
     """Estimates of the catalogue, of the run's own algorithm and of variants.
 
-    There is a critic on the host.
+    The critic is on the host.
     """
     texts = ["step_weight=0", "penalty_in=reward", "salt:base=gigpo", "salt:gamma=1:base=gigpo"]
     variants = parse_variants(texts, rl) | own_variant(rl)

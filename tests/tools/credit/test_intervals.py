@@ -13,7 +13,7 @@ def simulate(rng: np.random.Generator, groups: int) -> tuple[np.ndarray, np.ndar
     """A noisy and a finer estimate, and measured advantages, of steps in task groups.
 
     Groups differ in scale and in how many of their steps matter; true advantages have heavy tails.
-    The error of the estimates is shared by the steps of an episode, as that of returns is.
+    The steps of an episode share the error of the estimates, as they share the error of returns.
     """
     shape = (groups, STEPS)
     scale = np.exp(0.5 * rng.normal(size=(groups, 1)))

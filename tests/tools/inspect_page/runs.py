@@ -59,7 +59,7 @@ def write_run(
 ) -> Path:
     """A run with one file of saved rollouts and two evaluations; member 0 of each task wins.
 
-    `pictures` are those of each step, the same in all episodes.
+    `pictures` are each step's, the same in all episodes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(default_config().to_dict()))

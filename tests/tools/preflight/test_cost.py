@@ -61,9 +61,7 @@ def test_copies_are_found_in_loops_and_outside(counted: Cost) -> None:
 
 
 def test_a_program_that_this_machine_compiles() -> None:
-    """XLA's own text today, not that of the day when the file was written: a scan over layers
-    inside a while loop.
-    """
+    """XLA's own text today, not on the day of the file: a scan over layers in a while loop."""
 
     def step(w: jax.Array, x: jax.Array, turns: jax.Array) -> jax.Array:
         def turn(_: jax.Array, x: jax.Array) -> jax.Array:

@@ -149,7 +149,7 @@ def test_texts_are_trees_in_the_programs_in_which_a_run_has_them(
 
 @pytest.mark.slow
 def test_a_model_that_reads_images(tmp_path: Path) -> None:
-    """Its images are those of the environment's first observation: one of 100 patches."""
+    """Its images come from the environment's first observation: one of 100 patches."""
     shape = replace(SHAPE, model_type="qwen3", vision=VISION3)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor_json(VISION3)))
     (tmp_path / "config.json").write_text(json.dumps(config_json(shape, "float32")))
