@@ -33,9 +33,9 @@ real: $(VENV)/.installed-real models/smollm2/config.json
 	@echo "1 of 3: the model as it comes plays four games (2 minutes)"
 	$(PY) -m gigpo_jax eval $(REAL) --initial --config.model.path=models/smollm2 --config.eval.tasks=4 --workdir=runs/real_before
 	$(PY) -m gigpo_jax inspect runs/real_before --text=2
-	@echo "2 of 3: it imitates 24 games of random actions, which show the form of an answer (2 minutes)"
+	@echo "2 of 3: it imitates 24 games of random actions, which show the form of an answer (1 minute)"
 	test -f models/smollm2_drawers/config.json || $(PY) -m gigpo_jax sft --config=configs/smollm_drawers_sft.py --workdir=runs/real_sft --out=models/smollm2_drawers
-	@echo "3 of 3: GiGPO, four iterations of twelve (12 minutes)"
+	@echo "3 of 3: GiGPO, four iterations of twelve (11 minutes)"
 	$(PY) -m gigpo_jax train $(REAL) --config.train.iterations=4 --workdir=runs/real
 	$(PY) -m gigpo_jax inspect runs/real --text=2
 	@echo "the other eight iterations: $(VENV)/bin/gigpo train $(REAL) --workdir=runs/real"

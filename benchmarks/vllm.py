@@ -1,12 +1,12 @@
 """Speed of the vLLM engine against the in-process engine, and the time of a push of weights.
 
     python benchmarks/vllm.py [--models tiny 0.5b 1.5b] [--speed tiny 0.5b]
-                              [--rounds 3] [--pushes 3]
+                              [--rounds 3] [--pushes 3] [--dtype float32]
 
-Random weights of Qwen2.5 shapes (tiny: as models/alfworld_tiny, float32; the others bfloat16),
-one server on this machine, on the CPU. Both engines read the same prompts and draw the same number
-of tokens at temperature 1 without stopping; they take turns in one run and the medians count. A
-push is everything between the call and the verified answer: gathering and writing the file (into
+Random weights of Qwen2.5 shapes (tiny: that of models/alfworld_tiny, float32; the others bfloat16),
+or of SmolLM2-135M (135m), one server on this machine, on the CPU. Both engines read the same
+prompts and draw the same number of tokens at temperature 1 without stopping; they take turns in one
+run and the medians count. A push is everything between the call and the verified answer: gathering and writing the file (into
 memory), checking and loading it, and the probe. Its CPU seconds in the learner's process and in the
 server's are counted too: other work on the machine changes them less. Needs .venv-vllm (make
 vllm-venv) and, for 1.5b, 14 GiB of free memory. Writes benchmarks/results/vllm.json.
@@ -46,6 +46,9 @@ ROOT = Path(__file__).parents[1]
 TINY = ROOT / "models/alfworld_tiny"
 POLLING_S = 2.0
 RESULT = Path(__file__).parent / "results" / "vllm.json"
+SMOLLM2 = decoder.DecoderConfig(
+    49152, 576, 1536, 30, 9, 3, 64, rope_theta=100_000.0, model_type="llama"
+)
 
 
 def random_params(config: decoder.DecoderConfig, dtype: Any) -> decoder.Params:
@@ -89,9 +92,10 @@ def compare_speed(
 ) -> dict[str, Any]:
     """Measures both engines in turns."""
     rng = np.random.default_rng(1)
-    # New prompts each round: the prefix cache has nothing of them.
+    # New prompts each round: the prefix cache has nothing of them. Those of a group are equal.
+    shape = (args.requests // args.group, args.prompt)
     rounds = [
-        rng.integers(0, config.vocab_size, (args.requests, args.prompt), np.int32)
+        rng.integers(0, config.vocab_size, shape, np.int32).repeat(args.group, axis=0)
         for _ in range(args.rounds)
     ]
     runs: dict[str, list[float]] = {"in process": [], "vllm": []}
@@ -101,9 +105,11 @@ def compare_speed(
         EngineSettings(
             slots=args.requests,
             max_length=args.prompt + args.response,
-            prefill_buckets=(args.prompt,),
+            prefill_buckets=(args.prompt,) if args.group == 1 else (),
+            prefill_chunk=0 if args.group == 1 else 32,
             prefill_rows=(min(8, args.requests),),
             decode_steps=args.response,
+            dtype=jax.tree.leaves(params)[0].dtype,
         ),
     ) as in_process:
         in_process.warmup()
@@ -145,8 +151,8 @@ def server_cpu_s() -> float:
 
 def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures the start, the pushes and, if requested, the speed of one model."""
-    config = read_config(TINY) if name == "tiny" else PUBLISHED[name]
-    dtype = "float32" if name == "tiny" else "bfloat16"
+    config = read_config(TINY) if name == "tiny" else (PUBLISHED | {"135m": SMOLLM2})[name]
+    dtype = args.dtype or ("float32" if name == "tiny" else "bfloat16")
     params = random_params(config, jnp.dtype(dtype))
     store = WeightStore()
     plan = LaunchPlan(
@@ -218,9 +224,11 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="*", default=["tiny", "0.5b", "1.5b"])
     parser.add_argument("--speed", nargs="*", default=["tiny", "0.5b"])
+    parser.add_argument("--dtype", help="float32 or bfloat16, of all models")
     parser.add_argument("--pushes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--group", type=int, default=1, help="requests with the same prompt")
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--response", type=int, default=64)
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -235,6 +243,7 @@ def main() -> None:
             "requests": args.requests,
             "prompt_tokens": args.prompt,
             "response_tokens": args.response,
+            "group": args.group,
             "cores": os.cpu_count(),
             "machine": platform.processor() or platform.machine(),
             "versions": {"jax": jax.__version__, "vllm": "0.32.0"},
