@@ -65,7 +65,7 @@ vllm-venv: $(VLLM)/.installed-torchvision
 
 # What the TPU compiler makes of the programs; libtpu is 0.7 GB.
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 JAX_ENABLE_COMPILATION_CACHE=0 $(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= JAX_ENABLE_COMPILATION_CACHE=0 $(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
 
 # The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
 test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed

@@ -42,9 +42,14 @@ CORE = tuple(
 )
 
 # jax reads these when it is imported, also in the processes that tests start. Most programs of
-# tests run for less time than the compiler would need to optimise them.
+# tests run for less time than the compiler would need to optimise them; the fusion emitters take
+# three quarters of the time that is left.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# Python looks for garbage after 700 new objects. Imports and syntax trees have many, and no garbage.
+gc.set_threshold(50_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,8 +31,7 @@ def start(devices: int, *arguments: str) -> subprocess.Popen:
     environment = dict(
         os.environ,
         JAX_PLATFORMS="cpu",
-        # Optimising the many small programs takes longer than running them.
-        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0",
+        JAX_NUM_CPU_DEVICES=str(devices),
         PYTHONPATH=str(PROGRAM.parents[2]),
     )
     return subprocess.Popen(

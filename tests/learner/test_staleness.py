@@ -21,14 +21,9 @@ LIMIT_S = 500
 def test_rollouts_run_during_updates_with_weights_of_a_fixed_age_also_in_a_resumed_run(
     tmp_path: Path,
 ) -> None:
-    # Optimising the many small programs takes longer than running them; the runs share most of
-    # them.
     env = {
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "2",
-    }
-    env |= {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }

@@ -168,7 +168,7 @@ def test_rows_that_do_not_fit_the_mesh_are_found_before_a_model_is_loaded(tmp_pa
         "--config.batch.rows=3",
         "--config.mesh.data=2",
     ]
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    devices = {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
     process = subprocess.run(
         command(tmp_path / "run", "eval", *flags),
         capture_output=True,

@@ -14,12 +14,10 @@ def equal(pytestconfig, devices: int, *programs: tuple[str, ...]) -> list[bool]:
     """Whether `sharded_engine.py`, started with each of these arguments, finds the responses of one
     device.
     """
-    # Optimising the many small programs takes longer than running them.
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.engines.jax.sharded_engine", *arguments],
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"},
             cwd=pytestconfig.rootpath,
             stdout=subprocess.PIPE,
             text=True,
