@@ -2,6 +2,7 @@
 killed, resumed.
 """
 
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.learner import programs
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.run.loggers.glossary import describe_metric
 from tests.metrics import records
@@ -130,32 +132,22 @@ def test_sigterm_saves_and_exits_143(whole: Path, flags: list[str], tmp_path: Pa
     assert records(workdir) == records(whole)
 
 
-SIGNALLED_WHILE_EVALUATING = """
-import os, runpy, signal, sys
-from gigpo_jax.rollout.evaluator import Evaluator
-original, calls = Evaluator.play, []
-async def play(self, **kwargs):
-    calls.append(1)
-    if len(calls) == 2:  # the first is before training, the second after iteration 3
-        os.kill(os.getpid(), signal.SIGTERM)
-    return await original(self, **kwargs)
-Evaluator.play = play
-runpy.run_module("gigpo_jax.main", run_name="__main__")
-"""
-
-
 def test_sigterm_while_the_panel_is_played_loses_no_metrics(
-    whole: Path, flags: list[str], tmp_path: Path
+    whole: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workdir = tmp_path / "run"
-    started = [
-        sys.executable,
-        "-c",
-        SIGNALLED_WHILE_EVALUATING,
-        *command(workdir, "train", *flags)[3:],
-    ]
-    done = subprocess.run(started, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 143, done.stderr
+    play = Evaluator.play
+    calls = itertools.count(1)
+
+    async def play_with_signal(self, **arguments):
+        if next(calls) == 2:  # the first is before training, the second after iteration 3
+            os.kill(os.getpid(), signal.SIGTERM)
+        return await play(self, **arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "play", play_with_signal)
+        stopped = run(workdir, "train", *flags)
+    assert stopped.returncode == 143, stopped.stderr
     assert records(workdir) == records(whole)[:3]  # iteration 3 has learnt but is not recorded yet
     assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == 3
     again = run(workdir, "train", *flags)
