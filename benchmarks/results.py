@@ -214,10 +214,11 @@ def read_archive(name: str) -> dict[str, bytes] | None:
 
 def list_results(folder: Path) -> dict[str, Path]:
     """Lists the files of a folder by their path below it."""
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
-    )
-    return {path.relative_to(folder).as_posix(): path for path in files}
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
 
 
 def list_archives() -> list[str]:

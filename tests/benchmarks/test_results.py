@@ -44,6 +44,7 @@ def test_an_archive_has_all_files_and_its_bytes_follow_from_them(folder: Path, t
     # Other programs read it, too.
     with tarfile.open(tmp_path / "games.tar.xz") as archive:
         assert archive.getnames() == [f"games/{path}" for path in sorted(DATA)]
+        assert {member.mtime for member in archive} == {results.ARCHIVE_TIME}
 
 
 def test_new_runs_are_added_to_a_folder_without_the_old_ones(folder: Path):
@@ -75,18 +76,18 @@ def test_a_folder_of_an_older_archive_becomes_that_of_the_newer_one(folder: Path
     old = tmp_path / "old"
     folder.rename(old)
     (tmp_path / "games.tar.xz").unlink()
-    newer = {"a_seed1/config.json": b"{}", "b": b"newer"}
+    newer = {"a_seed0/config.json": b"{}", "b": b"newer"}
     write(folder, newer)
     results.pack_campaign("games")
     shutil.rmtree(folder)
     old.rename(folder)
     write(folder, {"c_seed0/config.json": b"own"})
-    # Neither old files nor the lack of new ones gets into the archive.
+    # Old files do not get into the archive again.
     with pytest.raises(InputError, match="unpack games"):
         results.pack_campaign("games", replace=True)
     unpack_campaign("games")
     assert read(folder) == {**newer, "c_seed0/config.json": b"own"}
-    assert not (folder / "a_seed0").exists()
+    assert not (folder / "a_seed0/evaluations").exists()
 
 
 def test_unknown_campaigns_end_with_one_line(folder: Path, capsys: pytest.CaptureFixture[str]):
