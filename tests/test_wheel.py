@@ -1,6 +1,7 @@
 """The wheel alone, in an environment and a folder of its own, trains the quickstart."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Pa
     )
     wheel = tmp_path / call(sys.executable, "-c", build, tmp_path, cwd=source).splitlines()[-1]
     shutil.rmtree(source)
+    assert wheel.stat().st_size < 5e6
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv/bin/python"
     own = Path(
@@ -102,6 +104,17 @@ def test_the_wheel_installed_elsewhere_trains_evaluates_and_exports(tmp_path: Pa
     gigpo = tmp_path / "venv/bin/gigpo"
     told = call(gigpo, "train", "--config=quickstart", "--workdir=run", *small, cwd=elsewhere)
     assert "iteration 1/1" in told
+    assert [path.name for path in elsewhere.iterdir()] == ["run"]
+    # Of the models the wheel has the quickstart's alone.
+    refused = subprocess.run(
+        [gigpo, "train", "--config=frozenlake_tiny", "--workdir=lakes"],
+        capture_output=True,
+        text=True,
+        cwd=elsewhere,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert re.fullmatch(r".*no such folder; make it with .*_tiny_sft\.py .*\n", refused.stderr)
     assert [path.name for path in elsewhere.iterdir()] == ["run"]
     export = (
         next(line for line in told.splitlines() if " export " in line).partition("(")[0].split()

@@ -1,6 +1,6 @@
-"""Files that come with the package: the folders configs/ and models/ of the repository.
+"""Files that come with the package: configs/ and models/ of the repository.
 
-A wheel has them in data/.
+A wheel has them in data/, of models/ only that of the quickstart.
 """
 
 from pathlib import Path

@@ -1,9 +1,10 @@
 """The folder of a model: a path, or a name on the Hugging Face Hub."""
 
+import re
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import locate_file
+from gigpo_jax.core.packaged import ROOT, locate_file
 
 
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:
@@ -44,6 +45,15 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
             value=repr(path),
             fix=f"run `gigpo import {path} --out DIR` and give DIR",
         )
+    config = _find_source(path)
+    if config:
+        raise InputError(
+            "no such folder",
+            key=key,
+            value=repr(path),
+            fix=f"make it with the commands at the top of {config} (a clone of gigpo_jax has the "
+            "models of the tiny configs)",
+        )
     from gigpo_jax.models.files.hub import download, is_name
 
     if not is_name(path):
@@ -54,3 +64,10 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
             fix="give a Hugging Face model folder, or ORG/NAME of the Hub",
         )
     return download(path, revision, key=key)
+
+
+def _find_source(path: str) -> Path | None:
+    """Finds the packaged config whose commands make a model in the folder `path`."""
+    command = re.compile(rf"--out[= ]{re.escape(path)}(?!\w)")
+    configs = sorted((ROOT / "configs").glob("*.py"))
+    return next((config for config in configs if command.search(config.read_text())), None)
