@@ -291,10 +291,9 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """Returns the steps and summaries of finished episodes, in rollout order.
+    """Returns the steps and summaries of episodes neither aborted nor replaced, in rollout order.
 
-    Episodes that were aborted or replaced are left out. A strategy of several episodes is a row of
-    the first of them alone.
+    A strategy of several episodes is a row of the first of them alone.
     """
     steps = []
     strategies: set[tuple[int, int]] = set()

@@ -159,10 +159,7 @@ def _fill_defaults(config: ConfigDict) -> None:
 
 
 def _default_slots(config: ConfigDict) -> int:
-    """Chooses the number of slots for an iteration's episodes.
-
-    It is a power of two.
-    """
+    """Chooses the number of slots for an iteration's episodes, a power of two."""
     train = config.train
     # Each step computes all slots, also those without a request.
     rollouts = train.max_staleness + 1 if train.inflight else 1

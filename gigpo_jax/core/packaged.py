@@ -20,9 +20,9 @@ def locate_file(path: str) -> Path:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs an extra of the package.
+    """Returns the command that installs an extra from the running clone, or else from the wheel.
 
-    No index has the package: it comes from the clone that runs, or else from the wheel.
+    No index has the package.
     """
     if (ROOT / "setup.py").is_file():
         return f'pip install -e "{ROOT}[{extra}]"'

@@ -26,9 +26,9 @@ def end_at_signals() -> None:
 
 
 def end_at_second_signal() -> None:
-    """Ends the process at a second signal, whatever it computes.
+    """Ends the process at a second signal, whatever it computes, by a thread that reads signals.
 
-    A thread reads the signals, because the main thread handles none while it waits inside of jax.
+    The main thread handles none while it waits inside of jax.
     """
     receiver, sender = socket.socketpair()
     sender.setblocking(False)

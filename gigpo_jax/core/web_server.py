@@ -88,10 +88,7 @@ def refuse_foreign_hosts(app: Any, bound_host: str, flag: str) -> Any:
 
 
 def is_json(content_type: str | None) -> bool:
-    """Returns whether a Content-Type is JSON.
-
-    A page of another site can post forms and plain text without asking, but not JSON.
-    """
+    """Returns whether a Content-Type is JSON, which a page of another site cannot post unasked."""
     media_type = (content_type or "").partition(";")[0]
     return media_type.strip().lower() == "application/json"
 

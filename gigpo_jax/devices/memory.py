@@ -338,9 +338,7 @@ def check_memory(
     *,
     trains: bool = True,
 ) -> None:
-    """Refuses a run that cannot fit.
-
-    The message shows the plan and names the key of its largest part at the peak.
+    """Refuses a run that cannot fit, with the key of the largest part at the peak and the plan.
 
     Args:
       config, shape, devices, hosts, tensor, signals: Arguments of `memory_plan`.
@@ -512,10 +510,9 @@ def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
 def _possible_tensors(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh
 ) -> list[int]:
-    """Returns the numbers of devices that can split an engine's weights, ascending.
+    """Returns the numbers of devices of a host that can split an engine's weights, ascending.
 
-    They divide the heads and the devices, and their devices are on one host; see
-    `placement.place_engine`.
+    They divide the heads and the devices; see `placement.place_engine`.
     """
     smallest = mesh.shape["tensor"]
     host_devices = _host_devices(mesh)

@@ -18,7 +18,7 @@ OPEN_PATHS = ("/health", "/version")
 class RequireKey:
     """ASGI middleware that answers 401 without the bearer token of VLLM_API_KEY.
 
-    Without that variable it answers 401 to everything. /health and /version need no key.
+    If that variable is not set, it answers 401 to everything. /health and /version need no key.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:

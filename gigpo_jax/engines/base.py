@@ -143,10 +143,7 @@ class Engine(Protocol):
         """Tells that no more requests of a session come; may be called from any thread."""
 
     def free_memory(self) -> None:
-        """Frees memory of the learner's devices until the next `update_weights`.
-
-        No request may come before that.
-        """
+        """Frees memory of the learner's devices; no request may come before `update_weights`."""
 
     def close(self) -> None:
         """Frees the engine; unfinished requests fail. May be called twice."""

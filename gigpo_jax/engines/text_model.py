@@ -18,7 +18,7 @@ from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer, re
 
 
 class TextModel:
-    """A language model that answers prompts on one device; it is to be closed, as after a `with`.
+    """A language model that answers prompts on one device; close it, or use it in a `with` block.
 
     Attributes:
       tokenizer: Tokenizer of the model folder.

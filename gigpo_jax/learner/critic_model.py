@@ -174,10 +174,9 @@ def start_params(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) ->
 
 
 def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Values:
-    """Builds the critic as `rl.critic.Values`.
+    """Builds the critic as `rl.critic.Values`, whose other parameters are the policy's.
 
-    Its other parameters are the policy's, (trained, frozen); a critic with its own model ignores
-    them.
+    They are (trained, frozen). A critic with its own model ignores them.
     """
     hidden_states: Callable[[Any, Any, StepBatch], jax.Array]
     if config.critic.kind == "head":
@@ -208,10 +207,7 @@ def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) 
 
 
 def make_token_values(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> TokenValues:
-    """Builds the function that gives the values of samples.
-
-    All hosts call the function together, each with its own samples.
-    """
+    """Builds the values function of samples, which all hosts call together, each with its own."""
     token_arrays = make_token_arrays(config, mesh, values_program(config, policy, mesh))
 
     def token_values(
@@ -225,10 +221,9 @@ def make_token_values(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mes
 def values_program(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh
 ) -> Callable[..., Any]:
-    """Returns the jitted function that computes values at response tokens.
+    """Returns the jitted function (critic's parameters, policy's, minibatch) -> values at tokens.
 
-    Its arguments are the critic's parameters, the policy's and a minibatch; it returns a tuple of
-    one f32 array, [M, B, C] or [M, B, C, values].
+    The values are a tuple of one f32 array, [M, B, C] or [M, B, C, values], at response tokens.
     """
     values = value_function(config, policy, mesh)
 

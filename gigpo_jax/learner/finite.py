@@ -29,9 +29,7 @@ class FiniteCheck:
         self._skipped_in_row = 0
 
     def add(self, metrics: Metrics) -> None:
-        """Takes the newest update's metrics and reads the previous ones.
-
-        Metrics without updates of this name, as in a warm-up, are skipped.
+        """Reads the previous update's metrics and takes the newest ones, if they are of an update.
 
         Raises:
           NotFinite: the update before was the third in a row with a loss or gradient that is not

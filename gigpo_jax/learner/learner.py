@@ -89,10 +89,7 @@ class Learner:
 
     @property
     def params(self) -> Any:
-        """The whole policy, for an engine.
-
-        Without `older`, the next update donates its trained parameters.
-        """
+        """The whole policy, for an engine; without `older`, the next update donates parts of it."""
         return self.whole_policy(self.state.params)
 
     def whole_policy(self, trained: Any) -> Any:
@@ -138,10 +135,7 @@ class Learner:
             signal.restore(checkpoint)
 
     def score_steps(self, steps: Sequence[Step]) -> ScoredSteps:
-        """Returns steps with their samples; their scores are computed when first read.
-
-        The scores are computed under the policy of this time.
-        """
+        """Returns steps with their samples, scored under this policy when scores are first read."""
         return ScoredSteps(steps, self._policy_params, self._score)
 
     def learn(

@@ -51,9 +51,9 @@ def policy_programs(
 
 
 def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> bool:
-    """Tests whether each microbatch of an update is a device call.
+    """Tests whether each microbatch of an update is a device call, as on CPUs if it takes seconds.
 
-    It is on CPUs where a microbatch takes seconds: then a signal acts after the microbatch.
+    A signal then acts after the microbatch.
     """
     is_slow = 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
     on_cpu = mesh.devices.flat[0].platform == "cpu"

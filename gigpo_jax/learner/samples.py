@@ -94,9 +94,7 @@ def training_samples(
     weights: Sequence[float | np.ndarray],
     fields: Mapping[str, Sequence[Any]],
 ) -> list[Sample]:
-    """Returns the samples with advantages, weights and the fields of signals.
-
-    Steps that are not learned are left out.
+    """Returns the learned samples with their advantages, weights and fields of signals.
 
     Args:
       samples: samples of the steps.

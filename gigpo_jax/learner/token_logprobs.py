@@ -110,9 +110,7 @@ def over_microbatches(
 def make_token_arrays(
     config: ConfigDict, mesh: jax.sharding.Mesh, measured: Callable[..., Any]
 ) -> TokenArrays:
-    """Builds a function from samples to arrays of response tokens.
-
-    All hosts call the function together, each with its own samples.
+    """Builds a function from this host's samples to arrays of response tokens, called by all hosts.
 
     Args:
       config: config as from `config.resolve`.

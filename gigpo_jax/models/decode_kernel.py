@@ -23,10 +23,7 @@ MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def fits(query: jax.Array, key: jax.Array) -> bool:
-    """Tells whether the kernel takes such arrays.
-
-    Arguments as for `decode_attention`.
-    """
+    """Returns whether the kernel takes such arrays; arguments as for `decode_attention`."""
     _, heads, head_dim = query.shape
     in_half = query.dtype in (jnp.bfloat16, jnp.float16) and key.dtype == query.dtype
     is_power = head_dim & (head_dim - 1) == 0

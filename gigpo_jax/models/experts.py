@@ -120,9 +120,7 @@ def apply_experts(
 
 
 class _Rows(NamedTuple):
-    """An arrangement of pairs in rows.
-
-    Those of an expert are neighbours.
+    """An arrangement of pairs in rows, in which the pairs of an expert are neighbours.
 
     Attributes:
       pair: [P] i32, pair n k + j of each row; R for a row without one.
@@ -193,9 +191,9 @@ def _sort_rows(ids: jax.Array, count: int) -> _Rows:
 
 @jax.custom_vjp
 def _multiply_groups(rows: jax.Array, kernels: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Multiplies groups of rows by a matrix each.
+    """Multiplies groups of rows [P, I] by a kernel each, [E, I, O], to [P, O].
 
-    Rows are [P, I], kernels [E, I, O], `sizes` [E] the numbers of rows of groups: [P, O].
+    `sizes` [E] are the numbers of rows of the groups.
     """
     return jax.lax.ragged_dot(rows, kernels, sizes)
 
@@ -223,9 +221,9 @@ _multiply_groups.defvjp(_multiply_groups_forward, _multiply_groups_backward)
 def multiply_transposed(
     rows: jax.Array, gradient: jax.Array, sizes: jax.Array, *, interpret: bool = False
 ) -> jax.Array:
-    """Multiplies transposed groups of rows by others.
+    """Multiplies transposed groups of rows by others, with the Pallas kernel of jax on TPUs.
 
-    The Pallas kernel of jax for TPUs, whose XLA multiplies all rows for every group here.
+    XLA on TPUs multiplies all rows for every group here.
 
     Args:
       rows: [P, I].
@@ -260,18 +258,12 @@ def _expand_transposed(rows: jax.Array, gradient: jax.Array, sizes: jax.Array) -
 
 
 def _largest_power(limit: int) -> int:
-    """Returns the largest power of two up to a limit.
-
-    0 for a limit of 0.
-    """
+    """Returns the largest power of two up to a limit, and 0 for a limit of 0."""
     return 2 ** (limit.bit_length() - 1) if limit else 0
 
 
 def _block_rows(ids: jax.Array, count: int) -> _Rows:
-    """Arranges pairs in blocks of one expert each.
-
-    The last block of an expert has gaps.
-    """
+    """Arranges pairs in blocks of one expert each; the last block of an expert has gaps."""
     # Half of an expert's average rows: gaps and copies of matrices then stay in proportion to the
     # rows and to the experts.
     size = max(SMALLEST_BLOCK, _largest_power(ids.size // (2 * count)))
@@ -300,10 +292,9 @@ def _block_rows(ids: jax.Array, count: int) -> _Rows:
 
 @jax.custom_vjp
 def _multiply_blocks(rows: jax.Array, kernels: jax.Array, expert: jax.Array) -> jax.Array:
-    """Multiplies blocks of rows by a matrix each.
+    """Multiplies blocks of rows [P, I] by a kernel of [E, I, O] each, to [P, O].
 
-    Rows are [P, I], kernels [E, I, O], `expert` [B] the matrices of the blocks, ascending:
-    [P, O].
+    `expert` [B] has the kernels of the blocks, ascending.
     """
     y = jnp.einsum("bri,bio->bro", _rows_by_block(rows, expert), kernels[expert])
     return y.reshape(len(rows), -1)

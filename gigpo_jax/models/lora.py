@@ -42,9 +42,9 @@ class LoraConfig:
 
     @property
     def stack_linears(self) -> dict[str, tuple[str, ...]]:
-        """Keys of the linear layers with a pair, by stack.
+        """Keys of the linear layers with a pair, by stack of `layer_stacks`.
 
-        The stacks are those of `layer_stacks`; those of a tower may lack some.
+        A tower may lack some of its layers' keys.
         """
         linears = {"text": tuple(TARGETS[name] for name in self.targets)}
         if self.vision:
@@ -53,10 +53,7 @@ class LoraConfig:
 
 
 def layer_stacks(tree: Params) -> dict[str, Params]:
-    """Returns the stacked layers of parameters or an adapter.
-
-    They are under "text" and, if any, "vision".
-    """
+    """Returns the stacked layers of parameters or an adapter: "text" and, if any, "vision"."""
     stacks = {"text": tree["layers"]}
     if "vision" in tree:
         stacks["vision"] = tree["vision"]["layers"]
@@ -72,10 +69,7 @@ def replace_stacks(tree: Params, stacks: Mapping[str, Params]) -> Params:
 
 
 def _map_kernels(config: LoraConfig, tree: Params, make_pair: Callable[[Any], Params]) -> Params:
-    """Makes an adapter by `make_pair` of each kernel.
-
-    `tree` is like the parameters.
-    """
+    """Makes an adapter by `make_pair` of each kernel in `tree`, which is like the parameters."""
     kernels = layer_stacks(tree)
     adapter: dict[str, Params] = {}
     for stack, names in config.stack_linears.items():
@@ -99,10 +93,7 @@ def abstract_adapter(config: DecoderConfig, lora: LoraConfig) -> Params:
 
 
 def init_adapter(config: DecoderConfig, lora: LoraConfig, key: jax.Array) -> Params:
-    """Draws a new adapter in float32.
-
-    A is uniform in +-1 / sqrt(I), as in PEFT, and B is zero.
-    """
+    """Draws a new adapter in float32: A uniform in +-1 / sqrt(I), as in PEFT, and B zero."""
     shapes = layer_stacks(abstract_adapter(config, lora))
     adapter: dict[str, Params] = {stack: {} for stack in shapes}
     linears = [("text", name) for name in TARGETS.values()]
@@ -128,10 +119,7 @@ def adapter_param_count(config: DecoderConfig, lora: LoraConfig) -> int:
 
 
 def adapter_axes(config: DecoderConfig, lora: LoraConfig) -> Params:
-    """Returns the axis names of an adapter.
-
-    They are those of its kernels (`decoder.logical_axes`), and "rank".
-    """
+    """Returns the axis names of an adapter: "rank", and the names in `decoder.logical_axes`."""
 
     def make_pair(kernel: tuple[str, str, str]) -> Params:
         depth, inputs, outputs = kernel
@@ -141,18 +129,12 @@ def adapter_axes(config: DecoderConfig, lora: LoraConfig) -> Params:
 
 
 def attach_adapter(params: Params, adapter: Params, scale: float) -> Params:
-    """Merges an adapter into the parameter tree.
-
-    B is multiplied by `LoraConfig.scale`. The parameters are not copied.
-    """
+    """Merges an adapter into the parameter tree without a copy, and multiplies B by `scale`."""
     return insert_pairs(params, scale_adapter(adapter, scale))
 
 
 def insert_pairs(params: Params, adapter: Params) -> Params:
-    """Merges an adapter of scale 1 into a tree.
-
-    The leaves are arrays, shapes or shardings.
-    """
+    """Merges an adapter of scale 1 into a tree of arrays, shapes or shardings."""
     # New dictionaries on the way to the pairs; the given tree must stay as it is.
     stacks = layer_stacks(params)
     for stack, pairs in layer_stacks(adapter).items():
@@ -164,10 +146,7 @@ def insert_pairs(params: Params, adapter: Params) -> Params:
 
 
 def scale_adapter(adapter: Params, scale: float) -> Params:
-    """Multiplies every B by the scale.
-
-    The result has scale 1.
-    """
+    """Multiplies every B by the scale, so that the result has scale 1."""
     stacks: dict[str, Params] = {}
     for stack, pairs in layer_stacks(adapter).items():
         # B takes the factor, so that the forward pass needs none.
@@ -178,10 +157,7 @@ def scale_adapter(adapter: Params, scale: float) -> Params:
 
 
 def detach_adapter(params: Params) -> Params | None:
-    """Returns the pairs in a tree as an adapter.
-
-    Its scale is 1; None if there are no pairs.
-    """
+    """Returns the pairs in a tree as an adapter of scale 1, or None if there are no pairs."""
     stacks: dict[str, Params] = {}
     for stack, layers in layer_stacks(params).items():
         pairs = {
@@ -195,10 +171,9 @@ def detach_adapter(params: Params) -> Params | None:
 
 
 def merge_adapter(params: Params, adapter: Params, scale: float) -> Params:
-    """Adds an adapter to the kernels, in float32.
+    """Adds an adapter to the kernels, in float32, and keeps the tree and its shardings.
 
-    The kernels with an adapter are donated; in the result, of the same tree and shardings, they are
-    float32.
+    The kernels with an adapter are donated, and are float32 in the result.
     """
     # bfloat16 would round most of a small change away.
     stacks = {stack: dict(layers) for stack, layers in layer_stacks(params).items()}

@@ -11,10 +11,7 @@ MIXED = "attention"
 
 
 def segment_limit(length: int) -> int:
-    """Returns the largest number of segments in a packed row.
-
-    `length` is the row's number of tokens.
-    """
+    """Returns the largest number of segments in a packed row of `length` tokens."""
     # cuDNN's backward pass works on, and keeps in float32, a whole row of queries for every segment
     # that there could be. With one for every 32 tokens this took 22% of an update on an H200, and
     # 26 GB.
@@ -22,10 +19,7 @@ def segment_limit(length: int) -> int:
 
 
 def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
-    """Returns which positions each position may see.
-
-    [B, T, T] bool: may position t (second axis) see position s (third axis)?
-    """
+    """Returns [B, T, T] bool: whether a position (second axis) may see a position (third axis)."""
     length = segment_ids.shape[-1]
     causal = jnp.tril(jnp.ones((length, length), bool))
     if segment_ids.ndim == 3:

@@ -1,4 +1,4 @@
-"""bfloat16 computation of engines on CPUs.
+"""bfloat16 computation of engines on CPUs, in ways that XLA computes fast.
 
 XLA reads and writes slices of bfloat16 arrays through float32 copies of the whole arrays, is slow
 at products with rounded sums, and recomputes cheap results wherever they are read.
@@ -29,29 +29,23 @@ def from_bits(x: jax.Array) -> jax.Array:
 
 
 def gather_rows(table: jax.Array, index: jax.Array) -> jax.Array:
-    """Takes rows of a bfloat16 table by their index.
-
-    Table [V, D], index [...]: [..., D].
-    """
+    """Takes rows of a bfloat16 table [V, D] by their index [...], to [..., D]."""
     # Without the barrier XLA takes the bits of the whole table out of a loop, as a copy.
     table, index = jax.lax.optimization_barrier((table, index))
     return from_bits(to_bits(table)[index])
 
 
 def compute_once(x: jax.Array) -> jax.Array:
-    """Returns x unchanged, as a result that XLA computes once.
-
-    x is [..., N] f32.
-    """
+    """Returns x [..., N] f32 unchanged, as a result that XLA computes once."""
     # XLA computes cosines again in every fusion that reads them, also behind a barrier, but never
     # a product of matrices: hence one with the identity.
     return x @ jnp.eye(x.shape[-1])
 
 
 def split_layers(layers: Any) -> tuple[Any, ...]:
-    """Splits stacked layers into one tree a layer.
+    """Splits stacked layers into one tree a layer, in which kernels of linear layers are [O, I].
 
-    Kernels of linear layers become [O, I]. Products read kernels of this order in place.
+    Products read kernels of this order in place.
     """
 
     def take_layer(index: int, path: Any, leaf: jax.Array) -> jax.Array:
@@ -66,10 +60,7 @@ def split_layers(layers: Any) -> tuple[Any, ...]:
 
 
 def multiply_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies rows x [N, I] by a kernel.
-
-    The kernel is [O, I], the result [N, O] f32.
-    """
+    """Multiplies rows x [N, I] by a kernel [O, I], to [N, O] f32."""
     if len(x) > FEW_ROWS:
         return _contract_last_axes(x, kernel)
     # XLA rearranges the second operand: here the smaller one. The barriers keep it from swapping

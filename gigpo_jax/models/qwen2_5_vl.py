@@ -70,10 +70,7 @@ def _run_texts(
 def prepare_inputs(
     config: DecoderConfig, tokens: np.ndarray, images: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, Images]:
-    """Returns positions [3, B, T] and images of texts.
-
-    One text a row; arguments as for `logits`.
-    """
+    """Returns positions [3, B, T] and images of texts, one a row; arguments as for `logits`."""
     vision = vision_config(config)
     image_sizes = [math.prod(token_grid(vision, image)) for image in images]
     texts = []

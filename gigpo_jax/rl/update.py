@@ -69,10 +69,7 @@ class TrainState:
 
 
 def init_state(params: Params, optimizer: Optimizer) -> TrainState:
-    """Builds the state of a new run without copying the parameters.
-
-    The first update donates the parameters.
-    """
+    """Builds the state of a new run without a copy: its first update donates the parameters."""
     # Moments are float32 whatever the parameters are: 1e-6 steps vanish in bfloat16.
     opt_state = optimizer.transform.init(
         jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)

@@ -13,10 +13,7 @@ MIN_OPEN_FILES = 128
 
 
 def prepare_console() -> None:
-    """Prints warnings to stderr with control characters escaped.
-
-    The text of warnings may come from environments and servers.
-    """
+    """Prints warnings, whose text may be foreign, to stderr with control characters escaped."""
     handler = logging.StreamHandler()
     # On the handler, not on a logger: it sees the records of all libraries.
     handler.addFilter(_escape)

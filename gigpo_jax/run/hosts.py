@@ -98,9 +98,7 @@ class Hosts:
         return await self._vote(stop) or stop
 
     def agree(self, stop: Stop | None = None) -> Stop | None:
-        """Returns the first host's reason to stop, or None to continue.
-
-        With several hosts it cannot be called in an event loop.
+        """Returns the first host's reason to stop, or None; several hosts call it in no event loop.
 
         Args:
           stop: Reason of this host; None if it has none.

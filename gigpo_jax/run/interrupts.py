@@ -42,9 +42,7 @@ class UpdateStopped(Exception):
 
 
 class Interrupts:
-    """A context in which SIGTERM and SIGINT do not end the process.
-
-    The program reads `status` or gives a function to call.
+    """A context in which SIGTERM and SIGINT only set `status`, or call a function of the program.
 
     Attributes:
       status: Exit status of the signal (143 or 130); 0 before a signal.

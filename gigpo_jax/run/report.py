@@ -68,10 +68,7 @@ class Remaining:
             self._seconds += max(seconds, 0.0)
 
     def seconds(self, config: ConfigDict, done: int) -> float | None:
-        """Returns the remaining seconds after `done` iterations.
-
-        None without an estimate, and at the end.
-        """
+        """Returns the remaining seconds after `done` iterations; None at the end or if unknown."""
         remaining = config.train.iterations - done
         if self._iterations < 2 or not remaining:
             return None

@@ -286,9 +286,7 @@ def _may_be_same_model(saved_path: str, path: str) -> bool:
 
 
 def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
-    """Refuses checkpoints of another adapter or another base model.
-
-    Checkpoints hold neither the adapter's scale nor the model below it.
+    """Refuses checkpoints of another adapter or base model, which they do not hold themselves.
 
     Args:
       workdir: Folder of the run; it may have no checkpoints.

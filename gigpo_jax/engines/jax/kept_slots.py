@@ -53,10 +53,7 @@ class KeptSlots:
         self._superseded.clear()
 
     def keep(self, slot: int, tokens: np.ndarray, session: Session | None) -> None:
-        """Enters a slot that became free.
-
-        `tokens` [N] are the tokens that its cache holds, as in `Request.prefix_content`.
-        """
+        """Enters a free slot whose cache holds `tokens` [N], as in `Request.prefix_content`."""
         sequence = KeptSequence(session, tokens.size, _hash_tokens(tokens))
         self._sequences[slot] = sequence
         self._slots[session].setdefault(sequence, []).append(slot)

@@ -267,9 +267,7 @@ def decode_tokens(
     *,
     keeps_entropies: bool = False,
 ) -> tuple[Any, SlotState, jax.Array]:
-    """Draws up to `steps` tokens for every active slot.
-
-    Stops early once no slot is active, or once as many slots finished as `control` asks for.
+    """Draws up to `steps` tokens for every active slot, or until enough slots have finished.
 
     Args:
       decode: Forward pass (params, cache, tokens [S], positions [S], and shifts [S] where slots

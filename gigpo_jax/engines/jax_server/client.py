@@ -51,10 +51,7 @@ class JaxServer(Server):
         self._ended_sessions: list[tuple[int, int]] = []
 
     def end_session(self, session: tuple[int, int]) -> None:
-        """Implements `Server.end_session`: the next request carries it.
-
-        So the slot is free when the next episode asks for one.
-        """
+        """Implements `Server.end_session`: the next request carries it, and frees the slot."""
         self._ended_sessions.append(session)
 
     async def generate(self, body: dict[str, Any]) -> Any:

@@ -198,10 +198,7 @@ class EngineServer:
         return web.json_response(await asyncio.shield(load))
 
     async def _replace_weights(self, body: dict[str, Any]) -> dict[str, float]:
-        """Loads weights and returns the report, once no request runs.
-
-        Weights in flight are given to the running requests without waiting.
-        """
+        """Loads weights and returns the report, once no request runs unless they are in flight."""
         async with self._loading:
             if not body.get("inflight"):
                 async with self._idle:

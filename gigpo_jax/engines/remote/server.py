@@ -89,9 +89,7 @@ class Server:
         data: bytes | None = None,
         limit_s: float = QUICK_S,
     ) -> Any:
-        """Makes one call, with JSON or bytes, and returns parsed JSON.
-
-        An answer of another content type is returned as text.
+        """Makes one call, with JSON or bytes, and returns parsed JSON, or text of other types.
 
         Raises:
           InputError: The server refuses the request (400, 413, 422) or the key (401, 403).

@@ -255,7 +255,7 @@ class VllmServer(Server):
         return reports
 
     async def _use_adapter(self, name: str, folder: str) -> None:
-        """Loads an adapter under a new name: vLLM keeps cached prefixes by name."""
+        """Loads an adapter under a new name, because vLLM keeps cached prefixes by name."""
         self._adapter_loads += 1
         # Set before the load: `generate` discards responses that began with another adapter.
         self.adapter = f"{name}.{self._adapter_loads}"

@@ -236,9 +236,9 @@ class Signal:
         return {}
 
     def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
-        """Learns from an iteration's steps, whose advantages are computed, and returns metrics.
+        """Learns from an iteration's steps and their advantages, and returns all hosts' metrics.
 
-        All hosts call this together, and the metrics are of all hosts.
+        All hosts call this together.
         """
         del scored
         return {}

@@ -13,10 +13,7 @@ from gigpo_jax.models.files.safetensors_file import SUFFIX, Entry, parse_header
 
 
 class Checksum:
-    """A checksum over tensors in any order.
-
-    It is a hash of names, types, shapes and CRC-32s.
-    """
+    """A checksum over tensors in any order: a hash of names, types, shapes and CRC-32s."""
 
     def __init__(self) -> None:
         self._lines: dict[str, str] = {}
@@ -49,9 +46,7 @@ class Checksum:
 
 
 def folder_checksum(folder: pathlib.Path) -> str:
-    """Returns the checksum of a model folder's tensors.
-
-    They may be in several files; "" if there are none.
+    """Returns the checksum of a model folder's tensors in all files, or "" if there are none.
 
     Raises:
       InputError: a file is broken.

@@ -8,9 +8,7 @@ from gigpo_jax.core.packaged import ROOT, locate_file
 
 
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:
-    """Resolves a path to the folder of a model.
-
-    It may be a folder, a folder of the package, or a Hub model.
+    """Resolves a path, which may name a folder of the package or a Hub model, to a model's folder.
 
     Args:
       path: path of the folder, or ORG/NAME.

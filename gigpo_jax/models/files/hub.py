@@ -1,6 +1,6 @@
 """Models of the Hugging Face Hub: ORG/NAME in place of a folder, and folders pushed there.
 
-Needs no jax. Endpoint, cache, token and offline mode are those of huggingface_hub: HF_ENDPOINT,
+Needs no jax. Endpoint, cache, token and offline mode are set as for huggingface_hub: HF_ENDPOINT,
 HF_HUB_CACHE, HF_TOKEN, HF_HUB_OFFLINE.
 """
 
@@ -23,9 +23,7 @@ def is_name(text: str) -> bool:
 
 
 def download(name: str, revision: str, *, key: str) -> pathlib.Path:
-    """Returns the cached folder of a Hub model.
-
-    Downloads the model if it is not in the cache.
+    """Returns the cached folder of a Hub model, and downloads the model if it is not there.
 
     Args:
       name: ORG/NAME.
@@ -94,9 +92,7 @@ def check_push(name: str) -> None:
 
 
 def push(folder: pathlib.Path, name: str) -> str:
-    """Uploads a model folder as ORG/NAME; weights there are replaced.
-
-    A new model is private.
+    """Uploads a model folder as ORG/NAME, private if new; weights there are replaced.
 
     Returns:
       The address of the model.

@@ -37,7 +37,7 @@ class ChatTemplate:
 
         Args:
           source: Text of the template.
-          values: Variables beside those of `render`.
+          values: Variables beside the arguments of `render`.
         """
         self._source = source
         self._values = dict(values)
@@ -80,10 +80,7 @@ class _Renderer:
         self._stream: Any = None
 
     def request(self, content: Mapping[str, Any]) -> dict[str, str]:
-        """Sends a request; returns the reply.
-
-        A renderer that died before the request is replaced once.
-        """
+        """Sends a request and returns the reply; a renderer that died before is replaced once."""
         text = json.dumps(content, ensure_ascii=False)
         # JSON from a client may have half of a surrogate pair, which plain UTF-8 refuses. A newline
         # inside a text is escaped by JSON, so that a request is one line.
@@ -107,10 +104,7 @@ class _Renderer:
         return {"error": f"the renderer ended with status {status}"}
 
     def _exchange(self, line: bytes) -> bytes:
-        """Sends a line and returns the reply.
-
-        The reply is incomplete if the process ends.
-        """
+        """Sends a line and returns the reply, which is incomplete if the process ends."""
         try:
             self._stream.write(line)
             self._stream.flush()

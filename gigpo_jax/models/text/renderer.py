@@ -30,10 +30,7 @@ import jinja2.sandbox
 
 
 class _Generation(jinja2.ext.Extension):
-    """The tag {% generation %}, whose body is rendered unchanged.
-
-    It marks responses for other trainers.
-    """
+    """The tag {% generation %}, which marks responses for other trainers; its body is unchanged."""
 
     tags = {"generation"}  # noqa: RUF012
 

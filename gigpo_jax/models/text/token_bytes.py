@@ -42,9 +42,10 @@ class TokenBytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Characters of byte-level tokens, as GPT-2 has them, and their bytes.
+    """Returns the characters of byte-level tokens, as GPT-2 has them, and their bytes.
 
-    Printable bytes are the characters of the same number. The others are those from 256 on.
+    Printable bytes are the characters of the same number. The other bytes are the characters from
+    256 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

@@ -7,7 +7,7 @@ A model folder's files are read by transformers' PreTrainedTokenizerFast, import
 folder. Beside the `tokenizers` library alone this takes 1.2 CPU seconds and 120 MB, once a run;
 environment workers have no tokenizer (benchmarks/tokenizer.py). AutoTokenizer would import PyTorch
 where it is installed (1.6 s and 175 MB more), and it chooses a class by the type in config.json, so
-that ids may differ from those of tokenizer.json.
+that ids may differ from the ids of tokenizer.json.
 """
 
 import os
@@ -131,10 +131,7 @@ class Tokenizer:
         return vocabularies[0] == vocabularies[1]
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`.
-
-        Special tokens in it are recognised, none are added.
-        """
+        """Returns the ids of `text`; special tokens in it are recognised, and none are added."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_plain(self, text: str) -> list[int]:
@@ -254,9 +251,9 @@ class Tokenizer:
         return text[opened.end() :] if opened else text
 
     def end_text(self, response: Sequence[int]) -> str:
-        """Returns the stop token that ends a response, spelled.
+        """Returns the stop token that ends a response, spelled, or "" if none ends it.
 
-        "" for a response that ends in another way, at its limit of tokens or with a stop string.
+        A response may also end at its limit of tokens or with a stop string.
         """
         if len(response) and response[-1] in self.stop_token_ids:
             return self.token(int(response[-1])) or ""
@@ -269,10 +266,9 @@ class Tokenizer:
         return special.join(self._break_special(piece) for piece in pieces)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
-        """Returns the text of a chat.
+        """Returns the text of a chat with the generation prompt; `encode` gives the ids.
 
-        The generation prompt is included; `encode` gives the ids. Special tokens in messages and
-        tools lose their meaning, as in `encode_chat`.
+        Special tokens in messages and tools lose their meaning, as in `encode_chat`.
 
         Args:
           messages: messages with "role" and "content", and other keys that the template reads.
@@ -325,10 +321,7 @@ class Tokenizer:
             ) from err
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
-        """Returns the text of token ids.
-
-        Special tokens are left out unless they are kept.
-        """
+        """Returns the text of token ids, without special tokens unless they are kept."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=not keep_special)
 
     def token_id(self, token: str) -> int | None:
@@ -347,10 +340,7 @@ class Tokenizer:
         return self._token_bytes(token_id)
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes the tokenizer's files into a folder.
-
-        The folder is made if needed.
-        """
+        """Writes the tokenizer's files into a folder, which is made if needed."""
         folder = pathlib.Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():
@@ -452,9 +442,7 @@ def _read_folder(folder: pathlib.Path) -> tuple[tokenizers.Tokenizer, dict[str, 
 
 
 def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
-    """Reads the token ids under a key of a file.
-
-    The file is a model's; the value is one id, a list of ids, null or missing.
+    """Reads the token ids under a key of a model's file: one id, a list, null or missing.
 
     Raises:
       InputError: the value is something else.

@@ -37,10 +37,7 @@ _WORD_CHAT = (
 
 
 def split_words(text: str) -> list[str]:
-    """Splits a text into the tokens of a word tokenizer.
-
-    They are words, tags and marks.
-    """
+    """Splits a text into the tokens of a word tokenizer: words, tags and marks."""
     return re.findall(_PIECE, text.lower())
 
 

@@ -28,9 +28,9 @@ _RADIUS = 2.0  # of the cubic kernel, in pixels of the result (of the source, if
 
 
 def target_size(config: VisionConfig, height: int, width: int) -> tuple[int, int]:
-    """Returns the size of the resized image.
+    """Returns the size of the resized image, whose area is within the bounds.
 
-    Sides are multiples of a square's, and the area is within the bounds.
+    Its sides are multiples of the side of a square of patches.
 
     Raises:
       InputError: one side is more than 200 times the other.
@@ -73,10 +73,9 @@ def token_grid(config: VisionConfig, image: np.ndarray) -> tuple[int, int]:
 
 
 def cut_patches(config: VisionConfig, image: np.ndarray) -> np.ndarray:
-    """Cuts an image into patches [P, C] u8.
+    """Cuts an image, uint8 [H, W, 3], into patches [P, C] u8 in the order of `vision`.
 
-    C is `VisionConfig.patch_values`. The image, uint8 [H, W, 3], is resized if need be. The order
-    of patches is that of `vision`.
+    C is `VisionConfig.patch_values`. The image is resized if need be.
     """
     height, width = target_size(config, *image.shape[:2])
     side = config.patch_size
@@ -90,10 +89,7 @@ def cut_patches(config: VisionConfig, image: np.ndarray) -> np.ndarray:
 
 
 def restore_pixels(image: "ImagePatches") -> np.ndarray:
-    """Returns the pixels of an image, uint8 [H, W, 3].
-
-    The inverse of `cut_patches` up to the resizing.
-    """
+    """Returns the pixels of an image, uint8 [H, W, 3], after the resizing of `cut_patches`."""
     rows, columns = image.grid
     side = math.isqrt(image.patches.shape[1] // 3)
     patches = image.patches.reshape(rows, columns, MERGE, MERGE, 3, side, side)
@@ -159,9 +155,7 @@ def _cubic_kernel(x: np.ndarray) -> np.ndarray:
 def expand_image_tokens(
     config: VisionConfig, tokens: Sequence[int], grids: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """Repeats the image token once for each feature.
-
-    A chat template writes a single one for each image.
+    """Repeats the image token, which a chat template writes once an image, for each feature.
 
     Raises:
       InputError: the tokens have more or fewer places than there are images.
@@ -283,9 +277,7 @@ class PromptImages:
 def prepare_images(
     config: VisionConfig, tokens: Sequence[int] | np.ndarray, images: Sequence[np.ndarray]
 ) -> PromptImages:
-    """Prepares the images of a prompt.
-
-    The prompt's tokens have expanded places.
+    """Prepares the images of a prompt whose tokens have expanded places.
 
     Raises:
       InputError: as for `locate_images` and `token_grid`.
@@ -300,10 +292,7 @@ def prepare_images(
 
 
 def collapse_image_tokens(tokens: np.ndarray, images: PromptImages) -> np.ndarray:
-    """Reduces a prompt [P] to one token an image.
-
-    The inverse of `expand_image_tokens`.
-    """
+    """Reduces a prompt [P] to one token an image, the inverse of `expand_image_tokens`."""
     sizes = [math.prod(image.grid) for image in images.images]
     first_features = np.cumsum([0, *sizes])[:-1]
     index = images.layout.index

@@ -56,9 +56,7 @@ _OWN_FIXED = {
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """The shape of a vision tower.
-
-    It also has the decoder's image settings. The defaults are those of Qwen2.5-VL.
+    """The shape of a vision tower and the decoder's image settings, by default Qwen2.5-VL's.
 
     Attributes:
       model_type: a key of `DECODERS`.
@@ -69,7 +67,7 @@ class VisionConfig:
       patch_size: pixels along a side of a patch.
       window_size: pixels along a side of a window; 0: attention covers the whole image.
       full_layers: indices of the layers whose attention covers the whole image all the same.
-      num_positions: learned positions, those of a square grid; 0 for none.
+      num_positions: learned positions, of a square grid; 0 for none.
       deep_layers: ascending indices of the layers whose results are features too. They are added
         to the decoder's residual stream after its first layers, one each (DeepStack, arXiv
         2406.04334).
@@ -172,7 +170,7 @@ _DEFAULTS = {VL: VisionConfig(), VL3: QWEN3_VL}
 
 
 def decoder_json(raw: dict[str, Any]) -> dict[str, Any]:
-    """Reduces a vision model's config.json to that of its decoder."""
+    """Reduces a vision model's config.json to the config.json of its decoder."""
     # Qwen3-VL and transformers 5 nest the decoder's keys in text_config.
     text = raw.get("text_config")
     model_type = DECODERS[raw["model_type"]]
@@ -257,10 +255,7 @@ def _read_numbers(
 
 
 def _read_pixel_bounds(file: pathlib.Path) -> dict[str, Any]:
-    """Reads the bounds of an image's area.
-
-    Older files have them at the top, newer ones under `size`.
-    """
+    """Reads the bounds of an image's area, which newer files have under `size`."""
     if not file.is_file():
         return {}
     raw = read_object(file)
@@ -275,10 +270,7 @@ def _read_pixel_bounds(file: pathlib.Path) -> dict[str, Any]:
 
 
 def vision_json(vision: VisionConfig, decoder: dict[str, Any]) -> dict[str, Any]:
-    """Returns config.json of a model with a tower.
-
-    `decoder` is that of the decoder alone.
-    """
+    """Returns config.json of a model with a tower; `decoder` is the decoder's own config.json."""
     kind = vision.model_type
     layers, key = _LAYERS[kind]
     sizes = _SIZES | _OWN_SIZES[kind]

@@ -119,10 +119,7 @@ CHARTS = {
 
 
 def describe_metric(name: str) -> str:
-    """Returns the description of a metric, or "".
-
-    Metrics of a task type or panel have the description of the whole.
-    """
+    """Returns the description of a metric or, for a task type or panel, of the whole, or ""."""
     words = name.split("/")
     base = "/".join(words[:2])
     if words[0] == "val" and len(words) > 2:
