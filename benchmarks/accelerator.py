@@ -464,7 +464,7 @@ def measure_iteration(
 
 async def run_iteration(trainer: Trainer) -> dict[str, float]:
     """Runs one iteration; returns its metrics and times."""
-    trainer.timers.take()  # those of the start
+    trainer.timers.take()  # times of the start
     with trainer.timers.time("iteration"):
         await trainer.update(await trainer.roll_out(0, trainer.worker))
     return (trainer.pending or {}) | trainer.timers.take()

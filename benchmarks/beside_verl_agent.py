@@ -137,7 +137,7 @@ def take_functions(folder: Path) -> SimpleNamespace:
             node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted
         ]
         exec(compile(tree, file, "exec"), names)
-    # The functions of the loss call those of the other file by the name of its module.
+    # The functions of the loss call the other file's functions by the name of its module.
     names["verl_F"] = SimpleNamespace(masked_mean=names["masked_mean"])
     return SimpleNamespace(**names)
 

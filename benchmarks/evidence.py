@@ -156,7 +156,7 @@ EXPERIMENTS = (
 )
 _LONG = "alfworld_long"
 _ALFWORLD = EXPERIMENTS[1].arms
-# The tables of single experiments; those of the list above have keys of their own.
+# The tables of single experiments; experiments of the list above have keys of their own.
 TABLES = {
     "alfworld_first": Experiment(
         "ALFWorld, 20, first arms",

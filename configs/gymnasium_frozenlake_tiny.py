@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     """The config."""
     config = train_config(frozenlake_config())
     config.env.name = "gymnasium:FrozenLake-v1"
-    config.env.prompt = "gigpo_jax.envs.games:show_observation"  # that of the warm start
+    config.env.prompt = "gigpo_jax.envs.games:show_observation"  # as in the warm start
     config.env.options = ConfigDict({"kwargs": {"success_rate": 0.8}})
     config.env.max_steps = 20
     config.sampling.max_prompt_tokens = 32

@@ -19,7 +19,7 @@ from configs.webshop_long import long_config
 
 STAGES = {
     "1": {
-        "seed": 3,  # other episodes than those of webshop_tiny_sft.py
+        "seed": 3,  # other episodes than in webshop_tiny_sft.py
         "model.path": "models/webshop_tiny",
         "sft.episodes": 900,
         "sft.demonstrator": {

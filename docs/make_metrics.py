@@ -14,7 +14,7 @@ iterations. All [loggers](loggers.md) use the same names. Names that end with `_
 
 """
 NOTES = {
-    "episode": "`episode/success_rate/TYPE` is that of a task type. `episode/regret` needs the option `regret` of the environment.",
+    "episode": "`episode/success_rate/TYPE` is the rate of a task type. `episode/regret` needs the option `regret` of the environment.",
     "credit": "What `credit/ambiguous_anchor_share` does not see: [which anchor](advantages.md#which-anchor).",
     "rollout": "[Forks and other starts](forks.md), [turns that are sampled again](tasks.md#turns-that-are-sampled-again), "
     "[groups without signal](algorithm.md#groups-without-signal).",
@@ -26,7 +26,7 @@ NOTES = {
 }
 END = """
 With `env.mix` the metrics of `episode/`, `action/`, `credit/`, `response/`, `prompt/`, `rollout/` and `val/` also exist
-for each environment, such as `action/valid_rate/LABEL`. `critic/*` and `preference/*` are those of the
+for each environment, such as `action/valid_rate/LABEL`. `critic/*` and `preference/*` measure the
 [models beside the policy](critic.md).
 """
 

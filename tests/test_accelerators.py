@@ -151,7 +151,7 @@ def test_experts_are_one_operation_on_tpus_alone() -> None:
 
         gradient = jax.jit(jax.grad(loss, argnums=(0, 2, 3, 4, 5)))
         text = lowered(gradient, platform, rows, ids, gates, into, into, out_of)
-        # Three products and the gradients of their rows; those of matrices are Pallas kernels.
+        # Three products and the gradients of their rows; gradients of matrices are Pallas kernels.
         assert text.count('"chlo.ragged_dot"(') == (6 if platform == "tpu" else 0)
         # Two, because gate and up have one shape.
         assert text.count("@tpu_custom_call(") == (2 if platform == "tpu" else 0)

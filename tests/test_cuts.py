@@ -8,8 +8,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-# Files that need more are for the extras of gigpo-worlds; the name of the package they adapt to is
-# that of the extra, or they are clients of it.
+# Files that need more are for the extras of gigpo-worlds; an extra has the name of the package that
+# they adapt to, or they are clients of it.
 ADAPTERS = ("gigpo_jax/envs/adapters/", "gigpo_jax/envs/incoming/")
 
 

@@ -211,7 +211,7 @@ def runpy_setup() -> set[str]:
         if isinstance(node, ast.keyword) and node.arg == "extras_require"
     )
     assert isinstance(extras, ast.Dict)
-    worlds = {"gymnasium", "openenv", "verifiers"}  # those of worlds/ are among them
+    worlds = {"gymnasium", "openenv", "verifiers"}  # worlds/ has some of them
     return {ast.literal_eval(key) for key in extras.keys if key is not None} | worlds
 
 

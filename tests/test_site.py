@@ -88,8 +88,8 @@ def set_width(browser: Any, width: int) -> None:
 def test_nothing_is_cut_off(browser: Any, site: Path, width: int) -> None:
     set_width(browser, width)
     pages = [str(path.relative_to(site)) for path in sorted(site.rglob("*.html"))]
-    assert len(pages) > 60  # with those of notebooks, algorithms and the interface
-    pages.remove("404.html")  # its addresses are those of a site on a server
+    assert len(pages) > 60  # with pages of notebooks, algorithms and the interface
+    pages.remove("404.html")  # its addresses are for a site on a server
     faults = {}
     for page in pages:
         browser.get(f"file://{site}/{page}")

@@ -322,7 +322,7 @@ def check_saving(mesh: Mesh, folder: str) -> None:
 
     with mock.patch.object(save_weights, "gather_to_host", gather):
         save_weights.save_hf(folder, EXPERTS, params)
-    # The embedding is larger than the experts of one layer, and smaller than those of both.
+    # The embedding is larger than the experts of one layer, and smaller than the experts of both.
     assert max(sizes) == EXPERTS.vocab_size * EXPERTS.hidden_size
     if jax.process_index() == 0:
         _, loaded = weights.load_hf(folder)

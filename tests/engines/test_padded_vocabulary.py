@@ -53,7 +53,7 @@ def test_engine_learner_and_probe_leave_out_ids_without_a_token(folder: Path) ->
     assert len(tokens) == 64 * RESPONSES
     assert tokens.max() < IDS
 
-    # By hand: all scores of the folder, without those of the padding.
+    # By hand: all scores of the folder, without scores of the padding.
     shape, params = load_hf(folder)
     assert (shape.vocab_size, shape.num_tokens) == (IDS + 40, 0)
     text = np.concatenate([prompt, responses[0].tokens])

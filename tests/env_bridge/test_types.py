@@ -4,7 +4,7 @@ from gigpo_jax.env_bridge.types import anchor_hash
 
 
 def test_anchor_hash_is_fixed():
-    # The digests are those of `b2sum -l 64`: e4a6a0577479b2b4 and b82875aedb584d8d, as
+    # The digests are from `b2sum -l 64`: e4a6a0577479b2b4 and b82875aedb584d8d, as
     # little-endian lanes.
     assert anchor_hash("") == (0x57A0A6E4, 0xB4B27974)
     assert (

@@ -197,7 +197,7 @@ def test_steps_of_a_rollout_function_have_our_numbers(algorithm: str, tmp_path: 
     for rewards, advantages in run.batches:
         expected = gigpo_credit.advantages(algorithm, reward=rewards, **steps)
         np.testing.assert_allclose(advantages, expected, atol=1e-6)
-        # Rows as episodes of one step would have three values, those of the rewards.
+        # Rows as episodes of one step would have the three values of the rewards.
         assert np.unique(np.round(advantages, 4)).size > 3
 
 

@@ -61,5 +61,5 @@ def test_nothing_is_fetched_without_a_hash(platform: str) -> None:
         str(HASHES / "project.txt"),
     ]
     assert all("--require-hashes" in line for line in fetching)
-    # The project itself: neither its packages nor those of an isolated build are fetched.
+    # The project itself: neither its packages nor packages of an isolated build are fetched.
     assert {"--no-deps", "--no-build-isolation"} <= {*project.split()}

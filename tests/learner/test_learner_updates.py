@@ -201,7 +201,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     for x, y in zip(*map(jax.tree.leaves, (learner.state.params, state.params)), strict=True):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=1e-4, atol=5e-4)
     assert int(learner.state.step) == 12
-    # The rate is that of the iteration, however many updates it has, and would be 0 after the last.
+    # The rate is the iteration's, however many updates it has, and would be 0 after the last.
     assert [metrics["policy/lr"] for metrics, _ in iterations] == pytest.approx([1e-2, 0.5e-2])
     assert [metrics["policy/behaviour_mismatch"] for metrics, _ in iterations] == pytest.approx(
         first_mismatches, rel=1e-4

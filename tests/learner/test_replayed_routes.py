@@ -145,7 +145,7 @@ def test_experts_stand_beside_their_tokens() -> None:
     samples = []
     for length in (5, 3, 7):
         tokens = rng.integers(1, 31, length + 2).astype(np.int32)
-        # The number of an expert is that of the token.
+        # An expert has the number of the token.
         routes = np.stack([tokens[:-1], tokens[:-1] + 100], axis=1).astype(np.uint16)
         samples.append(
             Sample(tokens[:length], tokens[length:], np.ones(2, np.float32), 1.0, routes=routes)

@@ -50,12 +50,12 @@ def test_a_summary_has_the_return_of_the_step_after_it_and_is_compared_with_summ
     assert [step.step for step in steps] == [0, 1, 2, 2, 0, 1, 2, 2, 0, 1, 2]
     result = make_advantages("gigpo", "paper", **PLAIN)(columns)
     step_part = np.asarray(result.step)[: len(steps)]
-    # Returns at the fork: 8, 4, 0; the mean of summaries is 6, that of steps 4.
+    # Returns at the fork: 8, 4, 0; the mean of summaries is 6, the mean of steps 4.
     assert step_part[[2, 6]] == pytest.approx([2.0, -2.0])
     assert step_part[[3, 7, 10]] == pytest.approx([4.0, 0.0, -4.0])
     # One step before: half of it, with or without a summary between.
     assert step_part[[1, 5, 9]] == pytest.approx([2.0, 0.0, -2.0])
-    # The episode part is that of every step of the episode.
+    # Every step of the episode has this episode part.
     episode_part = np.asarray(result.episode)[: len(steps)]
     assert episode_part[:4] == pytest.approx([4.0] * 4)
     assert remaining_returns(steps) == pytest.approx([8.0] * 4 + [4.0] * 4 + [0.0] * 3)

@@ -72,7 +72,7 @@ def test_shrinkage_and_truncation_by_hand() -> None:
     want = np.array([16 / 3 - 44 / 9, 14 / 3, 16 / 3 - 44 / 9, 2 - 16 / 3, -2])
     np.testing.assert_allclose(got, want - want.mean(), atol=1e-5)
     # X, Z wins; X, Y, Z comes to the limit of steps. That last step counts in no mean, so
-    # V(Z) = 10 is that of its other visit, V(Y) = 5 and V(X) = (5 + 2.5) / 2.
+    # V(Z) = 10 comes from its other visit, V(Y) = 5 and V(X) = (5 + 2.5) / 2.
     batch = columns([0, 10, 0, 0, 0], [0] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0] * 5,
                     [X, Z, X, Y, Z])  # fmt: skip
     batch["truncated"] = np.arange(5) == 4

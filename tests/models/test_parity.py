@@ -56,7 +56,7 @@ def test_logits_and_gradients_equal_those_of_transformers(
     assert check_gradient(gradient, theirs, tmp_path / "gradient") == config
 
 
-# The layers are those of the logits above.
+# The layers are the layers of the logits above.
 @pytest.mark.parametrize(
     "name",
     [

@@ -194,8 +194,8 @@ def test_two_hosts_play_the_same_episodes_as_one(whole: Path, flags: list[str], 
         {name: first_record[name] for name in equal_names}
     )
     assert second_record["policy/grad_norm"] > 0
-    # The panel's union, on each host: the policy and the keys of the first evaluation are those of
-    # the other run.
+    # The panel's union, on each host: the first evaluation has the policy and the keys of the other
+    # run.
     panel = {name: value for name, value in records(whole)[0].items() if name.startswith("val/")}
     assert len(panel) > 5
     for host in (tmp_path / "run", tmp_path / "run" / "host1"):

@@ -133,7 +133,7 @@ def test_values_without_a_fixed_point_are_refused() -> None:
 
 
 def test_a_default_that_reads_a_column_asks_for_it() -> None:
-    # truncation="own" is the default of hiper; that of graph_values does not read the column.
+    # truncation="own" is the default of hiper; graph_values by default does not read the column.
     columns = {
         "plan_value": np.ones((4, 3)),
         "plan_start": [1, 0, 1, 0],

@@ -113,7 +113,7 @@ def test_values_equal_a_linear_solve_without_jit() -> None:
 def test_values_of_walks_equal_a_linear_solve(size: dict[str, int], gamma: float) -> None:
     batch = walks(1, **size)
     got = np.asarray(state_values(**batch, gamma=gamma), np.float64)
-    # 1 - 0.999 of f32 differs from that of f64 by 4e-5 of it, and so would the values.
+    # 1 - 0.999 in f32 differs from 1 - 0.999 in f64 by 4e-5 of it, and so would the values.
     want = graph_oracle.state_values(batch, gamma=float(np.float32(gamma)))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max(initial=1.0))
 

@@ -180,6 +180,6 @@ def test_statistics_of_episodes_leave_forks_out() -> None:
     assert metrics["rollout/saved_tokens"] == 6
     assert metrics["rollout/generated_tokens"] == 27
     assert [step.forked for step in steps] == [False] * 5 + [True] * 4
-    # The whole return of the fork is that of the lost episode.
+    # The whole return of the fork is the lost episode's.
     assert not gives_signal([lost, fork])
     assert gives_signal([won, fork])

@@ -143,7 +143,7 @@ def test_checkpoints_of_an_adapter_are_read_with_its_scale_and_on_its_model_alon
 
 def test_checkpoints_of_all_parameters_are_read_with_any_model_path(tmp_path: Path):
     config = default_config().unlock()
-    del config.model["lora"]  # and those of before there were adapters
+    del config.model["lora"]  # and configs from before there were adapters
     opened(tmp_path, default_config())
     claim_workdir(tmp_path, config)
     (tmp_path / "checkpoints/1").mkdir(parents=True)

@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Callable[..., "BotExpert"]:
 
 
 def show_view(inputs: PromptInput, /) -> str:
-    """Makes the prompt for tiny models: the mission and the view in their distinct words.
+    """Makes the prompt for tiny models: the mission and the view in fewer words.
 
     Words that all sentences of a kind share are left out.
     """

@@ -155,7 +155,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
 
 
 def make_page_server(catalogue: Catalogue, port: int) -> Any:
-    """The page's server on loopback (werkzeug), with a thread and a time limit a connection."""
+    """The page's server on loopback (werkzeug); each connection has a thread and a time limit."""
     app = make_shop_app(catalogue)
     from werkzeug import serving
 

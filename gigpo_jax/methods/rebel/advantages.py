@@ -12,7 +12,7 @@ rows:
 
     n >= ROWS               (A - mean) / (deviation + eps); without the division if it is below
                             DEVIATION
-    1 < n < ROWS            mean and deviation of all rows are mixed in, n / ROWS of its own
+    1 < n < ROWS            mean and deviation are n / ROWS its own, the rest from all rows
     n = 1                   A as it is
 
 Source: the authors' code, with the weights of its script. Our choices: means over rows where the

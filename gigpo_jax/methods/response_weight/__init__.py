@@ -10,7 +10,7 @@ METHOD = Algorithm(
         BASE: BASE_GRPO,
         "thought": Setting(
             0.1,
-            "weight of tokens outside the action; those of the action have 1",
+            "weight of tokens outside the action; tokens of the action have 1",
             POSITIVE_FRACTION,
         ),
     },

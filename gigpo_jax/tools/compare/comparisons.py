@@ -164,7 +164,7 @@ def _read_files(arms: Sequence[Arm], file: str) -> list[_Outcomes]:
             for key in sorted(first.conditions | evaluation.conditions):
                 values = [first.conditions.get(key), evaluation.conditions.get(key)]
                 if values[0] != values[1]:
-                    reason = f"cannot be compared with that of {arms[0].runs[0].folder}: {key}"
+                    reason = f"cannot be compared with the file of {arms[0].runs[0].folder}: {key}"
                     raise InputError(f"{reason} differs", key=run.folder / file)
             by_seed[run.seed] = evaluation.won
         outcomes.append(by_seed)

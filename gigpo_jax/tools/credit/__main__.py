@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         default="",
         metavar="A:K=V,...",
         help="settings to grade too, such as gamma=1,graph_values:lam=0.5:shrinkage=1; "
-        "without a name those of gigpo",
+        "without a name it is gigpo",
     )
     parser.add_argument(
         "--group-sizes",

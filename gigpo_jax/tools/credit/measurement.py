@@ -179,9 +179,9 @@ def _grpo_by_preset(estimates: Sequence[Estimate]) -> dict[str, Estimate]:
 
 
 def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
-    """Labels of all steps by name: task type, step number, summary or not, and of the anchor group.
+    """Labels of steps by name: type, number, size and ambiguity of the anchor group, summary.
 
-    An anchor group has a size, and an ambiguity if the environment lists its actions.
+    The ambiguity is a label if the environment lists its actions, the summary if any step is one.
     """
     keys = [(step.group, step.turn.anchor) for step in steps]
     sizes = Counter(keys)

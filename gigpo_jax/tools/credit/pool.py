@@ -19,7 +19,7 @@ GRADES = "grades.json"
 def pool_measurements(folders: Sequence[Path], seed: int) -> tuple[list[Row], Measured]:
     """Grades the estimates that all measurements share, on all steps.
 
-    Each folder is one slice of `measurement`, beside the slices by label.
+    The slice `measurement` grades the steps of each folder by themselves.
 
     Args:
       folders: Folders of measurements, each with a `grades.json`.

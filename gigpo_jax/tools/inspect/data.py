@@ -132,7 +132,7 @@ def _read_newest_groups(
 
 
 def list_rollouts(folder: Path) -> list[Path]:
-    """The files of saved rollouts, first those with measured advantages, each newest first."""
+    """The files of saved rollouts, newest first, behind the ones with measured advantages."""
     measured_paths = sorted((folder / "credit").glob(f"*/rollouts{SUFFIX}"), reverse=True)
     return measured_paths + sorted((folder / "rollouts").glob(f"*{SUFFIX}"), reverse=True)
 

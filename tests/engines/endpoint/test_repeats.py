@@ -95,7 +95,7 @@ def test_the_retry_of_the_official_client_is_one_step(
         base_url=opened["base_url"], api_key=KEY, max_retries=2, timeout=2.0
     ) as session:
         session.chat.completions.create(**HEADS)
-        # The random key is that of the first request.
+        # The random key is the first request's.
         assert len(endpoint._sessions[opened["id"]].calls) == 1
         assert len(reward(session, [1.0])["steps"]) == 1
 

@@ -100,7 +100,7 @@ def test_a_continued_response_has_the_experts_with_which_its_tokens_were_sampled
     tokens[0, : length + 1] = [*longer, *second.tokens]
     scores, chosen = forward(PARAMS, tokens, None)
     assert (len(second.routes), second.routes.shape[1]) == (length, 4)
-    # In float32 the experts of decoding are those of one whole reading.
+    # In float32 the experts of decoding are the experts of one whole reading.
     np.testing.assert_array_equal(second.routes, np.asarray(chosen)[0, :length])
     drawn = scores[0, np.arange(len(longer) - 1, length), second.tokens]
     np.testing.assert_allclose(drawn, second.logprobs, atol=1e-4)

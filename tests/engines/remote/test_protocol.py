@@ -97,7 +97,7 @@ def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:
     stranger = [TWO[0], {"version": "ffff:7", "start": 1, "end": 3}]
     with pytest.raises(ServerFault, match="did not push"):
         read_generated(changed(weight_versions=stranger), "ab12", 16, inflight=True)
-    # In another order the versions would be those of other tokens.
+    # In another order the versions would belong to other tokens.
     with pytest.raises(ServerFault, match="inconsistent"):
         read_generated(changed(weight_versions=TWO[::-1]), "ab12", 16, inflight=True)
 

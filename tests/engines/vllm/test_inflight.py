@@ -217,7 +217,7 @@ def test_a_run_learns_from_tokens_of_several_versions_by_their_own_log_probabili
                 token_versions(turn),
             )
             np.testing.assert_allclose(turn.logprobs, own, atol=1e-3)
-        # The ratio of the correction is that of these two numbers; the metric is their difference.
+        # The correction takes the ratio of these two numbers; the metric is their difference.
         difference = np.abs(
             np.concatenate(recomputed) - np.concatenate([turn.logprobs for turn in turns])
         )

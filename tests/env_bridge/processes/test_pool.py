@@ -190,7 +190,7 @@ def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
         started = time.monotonic()
         assert (await lent[0].reset(pool.tasks("train")[0])).text.startswith("You stand")
         assert time.monotonic() - started > 0.5
-        # Its calls wait in order, those of other environments do not.
+        # Its calls wait in order, calls of other environments do not.
         given_up = asyncio.ensure_future(lent[0].step("sleep 2"))
         await asyncio.sleep(0.1)
         given_up.cancel()

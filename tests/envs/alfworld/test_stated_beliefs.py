@@ -138,7 +138,7 @@ def test_a_response_is_graded_by_what_it_has_read() -> None:
     assert found.parts[0] == pytest.approx(0.51)
     assert (found.key, found.is_stated) == ("find|mug||", True)
     grader.observe(Observation(answer, "", ("take mug 1 from shelf 1",), "put"))
-    # Without a belief there is no grade but that of the format, and the last target.
+    # Without a belief there is no grade but the format's, and the last target.
     for response in ("<belief>[1]</belief>", "<belief>{</belief>", "no"):
         found = grade(response, valid=False, admissible=False)
         assert found == ((0.0, 0.0, 0.0, -0.05), "pickup|mug||", False)

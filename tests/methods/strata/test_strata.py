@@ -48,7 +48,7 @@ def total(batch, preset="paper", **settings):
 
 def test_two_strategies_of_two_episodes() -> None:
     batch = make_batch([(0, 0, 1.0), (0, 0, 0.0), (0, 3, 0.0), (0, 3, 0.0)])
-    # R(z) is that of the better half: 1 and 0. The episodes of the second one are alike.
+    # R(z) is the better half's return: 1 and 0. The episodes of the second one are alike.
     half = math.sqrt(0.5)
     want = [half, half, half, -half, -half, -half, 0, 0, 0, 0]
     np.testing.assert_allclose(total(batch), want, atol=1e-5)

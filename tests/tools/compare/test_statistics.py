@@ -120,7 +120,7 @@ def test_a_p_value_is_below_a_level_where_the_interval_excludes_zero():
 
 
 def test_the_signs_of_seeds_are_flipped_exactly():
-    # Of the 8 patterns of 1, 2 and 3, those of the sums 6, 4, -4 and -6 are as far from 0 as 4.
+    # Of the 8 patterns of 1, 2 and 3, the sums 6, 4, -4 and -6 are as far from 0 as 4.
     assert flip_signs(np.array([[-1.0], [2.0], [3.0]])) == 4 / 8
     # Five seeds that agree: this and the opposite pattern.
     assert flip_signs(np.array([[0.1, 0.3], [0.2, 0.2], [0.1, 0.1], [0.3, 0.1], [0.2, 0.4]])) == (

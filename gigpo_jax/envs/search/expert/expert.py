@@ -56,7 +56,7 @@ _PLANS = (
 
 
 def plan_relations(question: str) -> tuple[str, list[str]]:
-    """Returns a question's subject and the relations to follow, or an unknown question alone."""
+    """Returns a question's subject and the relations to follow; (question, []) if unknown."""
     for pattern, relations in _PLANS:
         match = re.fullmatch(pattern, question)
         if match is not None:

@@ -70,7 +70,7 @@ def import_optional(module: str, *, key: str = "", install: str = INSTALL) -> An
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-    """Searches as `Retriever.search`, without blocking the event loop if in another process."""
+    """Searches as `Retriever.search`; a retriever in another process blocks no event loop."""
     # Without it the retriever searches in this process and blocks the loop meanwhile.
     submit = getattr(retriever, "submit", None)
     if submit is None:

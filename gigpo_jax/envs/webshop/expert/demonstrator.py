@@ -11,7 +11,7 @@ _VAGUE_WORDS = 3  # words of a vague search
 
 
 class Demonstrator:
-    """A player of one episode with the expert's lapses, or without fractions the expert itself.
+    """A player of one episode, who lapses at times, or without fractions the expert itself.
 
     `registry.ENVIRONMENTS` explains the fractions.
     """

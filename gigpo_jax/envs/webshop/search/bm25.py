@@ -291,7 +291,7 @@ class Index:
         scores[hits] += self._posting_scores(posting, rows[hits])
 
     def _select_best(self, matched: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Selects the best of n matched documents by scores [n] f32, [<= 50] i64."""
+        """Selects the best of n matched documents by scores [n] f32; returns [<= 50] i64."""
         if len(matched) > TOP:
             # All that tie with the last of the top stay: their names decide, in the sort below.
             lowest = np.partition(scores, len(scores) - TOP)[len(scores) - TOP]
