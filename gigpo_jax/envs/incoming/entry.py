@@ -48,7 +48,7 @@ def gymnasium_entry(source: str) -> Environment:
             ),
         },
         expert_options={
-            "kwargs": Option(dict, {}, "as in env.options: the bot plays in a copy"),
+            "kwargs": Option(dict, {}, "the kwargs of env.options: the bot plays in a copy"),
             "random_fraction": RANDOM_FRACTION_OPTION,
         }
         if has_bot
