@@ -27,7 +27,8 @@ from gigpo_jax.devices.memory import memory_plan
 from gigpo_jax.devices.memory import peak as peak_memory
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import attention, decoder
+from gigpo_jax.models import attention, decoder, decoding
+from gigpo_jax.models.cache import KVCache
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.text.tokenizer import load_tokenizer
@@ -235,14 +236,14 @@ def decode(
     dtype = compute_dtype(args)
     params = random_params(config, dtype)
     longest = args.context + args.steps
-    cache = decoder.init_cache(config, args.slots, longest, dtype)
+    cache = decoding.init_cache(config, args.slots, longest, dtype)
     kernels = attention.kernels_for(jax.devices()[0])
 
     @functools.partial(jax.jit, donate_argnums=1)
-    def run(params: decoder.Params, cache: decoder.KVCache) -> tuple[jax.Array, decoder.KVCache]:
+    def run(params: decoder.Params, cache: KVCache) -> tuple[jax.Array, KVCache]:
         def one(carry: tuple, i: jax.Array) -> tuple:
             tokens, cache = carry
-            scores, cache = decoder.decode(
+            scores, cache = decoding.decode(
                 config,
                 params,
                 cache,
@@ -289,14 +290,14 @@ def measure_prefill(
     dtype = compute_dtype(args)
     rows = min(16, args.slots)
     params = random_params(config, dtype)
-    cache = decoder.init_cache(config, rows, args.context, dtype)
+    cache = decoding.init_cache(config, rows, args.context, dtype)
     tokens = jnp.asarray(
         np.random.default_rng(0).integers(0, config.vocab_size, (rows, args.context)), jnp.int32
     )
     lengths = jnp.full(rows, args.context, jnp.int32)
     slots = jnp.arange(rows)
     kernels = attention.kernels_for(jax.devices()[0])
-    run = jax.jit(functools.partial(decoder.prefill, config, kernels=kernels), donate_argnums=1)
+    run = jax.jit(functools.partial(decoding.prefill, config, kernels=kernels), donate_argnums=1)
 
     def step() -> jax.Array:
         nonlocal cache

@@ -38,7 +38,8 @@ from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
 from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 

@@ -56,8 +56,9 @@ def start_modules() -> list[str]:
         *(PARTS.reference(name) for name in PARTS),
     ]
     names = ["gigpo_jax.__main__", "gigpo_jax.main", f"gigpo_jax.{MODES['train'].module}"]
-    # `main` starts the backend by name, and the pool its worker processes.
+    # `main` starts the backend by name, the pool its worker processes, a model its family.
     names += ["gigpo_jax.devices.backend", "gigpo_jax.env_bridge.processes.worker"]
+    names += ["gigpo_jax.models.families.qwen2"]
     return names + [reference.partition(":")[0] for reference in references]
 
 

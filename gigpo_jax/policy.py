@@ -21,7 +21,6 @@ from gigpo_jax.devices.mesh import (
 )
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
-from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
@@ -146,7 +145,11 @@ def load_policy(
     check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter, scale = start_adapter(config, shape, mesh)
-    base = "" if adapter is None else folder_checksum(folder)
+    base = ""
+    if adapter is not None:
+        from gigpo_jax.models.files.checksum import folder_checksum
+
+        base = folder_checksum(folder)
     shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
     shape = replace(shape, num_tokens=num_tokens)
     return Policy(shape, params, tokenizer, adapter, scale, base, tensor)
@@ -165,6 +168,13 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
             key="config.sampling.max_prompt_tokens",
             value=sampling.max_prompt_tokens,
             fix="use fewer tokens or a model of longer texts",
+        )
+    if shares_prefixes(config) and any(shape.layer_windows(longest_tree(config))):
+        raise InputError(
+            f"the model has sliding windows of {shape.sliding_window} tokens, trees of texts none",
+            key="config.batch.share_prefixes",
+            value="True",
+            fix="leave it out",
         )
     if shape.experts is None:
         if config.model.replay_routes:

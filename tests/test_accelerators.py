@@ -19,7 +19,7 @@ from gigpo_jax.engines.jax import slots
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.attention import attention
 from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.policy import Policy
@@ -109,10 +109,10 @@ def test_learner(platform: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_engine(platform: str, dtype: str) -> None:
     params = decoder.abstract_params(SHAPE, jnp.dtype(dtype))
-    cache = jax.eval_shape(lambda: decoder.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
+    cache = jax.eval_shape(lambda: decoding.init_cache(SHAPE, SLOTS, LENGTH, jnp.dtype(dtype)))
     state = jax.eval_shape(lambda: slots.init_slots(SLOTS))
-    prefill = functools.partial(decoder.prefill, SHAPE, kernels=KERNELS[platform])
-    decode = functools.partial(decoder.decode, SHAPE, kernels=KERNELS[platform])
+    prefill = functools.partial(decoding.prefill, SHAPE, kernels=KERNELS[platform])
+    decode = functools.partial(decoding.decode, SHAPE, kernels=KERNELS[platform])
     prefill_prompts = jax.jit(
         functools.partial(slots.prefill_prompts, prefill), donate_argnums=(1, 2)
     )

@@ -38,10 +38,13 @@ SHARED_NAMES = {
     "check_member",
     # The base of our environments in a library of others, by adapter.
     "WorldEnv",
-    # What every kind of model has: axes of its parameters, scores, the file of its settings.
+    # What every kind of model has: axes of its parameters, scores, the file of its settings
+    # and how a family reads and writes it.
     "logical_axes",
     "logits",
     "config_json",
+    "read_fields",
+    "write_keys",
 }
 
 

@@ -29,10 +29,11 @@ from gigpo_jax.learner.critic_model import critic_shape, make_token_values
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.models import decoder, qwen2_5_vl
+from gigpo_jax.models import decoder, decoding, qwen2_5_vl
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
+from gigpo_jax.models.value_head import predict_values
 from gigpo_jax.models.vision.images import (
     PromptImages,
     expand_image_tokens,
@@ -237,8 +238,8 @@ def test_an_engine_in_bfloat16_on_cpus_reads_the_features_of_all_layers() -> Non
     inputs = (text[None], np.array([len(text)]), np.array([0]), positions, packed)
     scores = []
     for shape, tree in (VL3, random_params(VL3)), (config, params):
-        cache = decoder.init_cache(shape, 1, 136, tree["embed"].dtype)
-        found, _ = jax.jit(decoder.prefill, static_argnums=0)(shape, tree, cache, *inputs)
+        cache = decoding.init_cache(shape, 1, 136, tree["embed"].dtype)
+        found, _ = jax.jit(decoding.prefill, static_argnums=0)(shape, tree, cache, *inputs)
         scores.append(np.asarray(found[0], np.float32))
     expected, found = scores
     without = decoder.logits(VL3, random_params(VL3), text[None])[0, -1]
@@ -448,7 +449,7 @@ def test_a_critic_reads_the_pictures_and_is_a_folder(tmp_path: Path) -> None:
             shape, params, np.append(text, response[:1])[None], positions, images=placed
         )
         np.testing.assert_allclose(
-            values, decoder.predict_values(params, hidden[0, len(text) - 1 :]), atol=2e-4
+            values, predict_values(params, hidden[0, len(text) - 1 :]), atol=2e-4
         )
     save_hf(tmp_path / "critic", shape, params)
     again, same = load_hf(tmp_path / "critic")

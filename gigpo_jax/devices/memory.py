@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.models.cache import cache_length, route_dtype
+from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.rl.optimizer import label_leaves
@@ -140,6 +140,8 @@ def engine_plan(
     # Keys and values.
     token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     if config.model.replay_routes and shape.experts is not None:
+        from gigpo_jax.models.routes import route_dtype
+
         token_bytes += shape.route_width * route_dtype(shape.experts.count).itemsize
     cache_bytes = token_bytes * config.engine.slots * slot_tokens
     return {

@@ -25,6 +25,7 @@ from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.value_head import predict_values
 from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
@@ -201,7 +202,7 @@ def value_function(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) 
         # Hidden state p has read the tokens up to p: it predicts the return before token p + 1.
         hidden = hidden_states(params, policy, batch)
         hidden = jnp.take_along_axis(hidden, batch.response_index[..., None], axis=1)
-        return decoder.predict_values(params, hidden)
+        return predict_values(params, hidden)
 
     return values
 

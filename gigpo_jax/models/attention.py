@@ -25,6 +25,7 @@ def attention(
     segment_ids: jax.Array,
     *,
     max_segment: int | None = None,
+    window: int = 0,
     kernels: str | None = None,
 ) -> jax.Array:
     """Computes causal self-attention of packed rows.
@@ -41,6 +42,7 @@ def attention(
         sees a position: its descendants lie between.
       max_segment: longest segment, tokens. In rows of at least three times this length the XLA
         kernel costs T x max_segment, not T x T. None: T.
+      window: positions that a position sees, itself included; 0: all of its segment. Not of trees.
       kernels: result of `kernels_for` for the device that this is compiled for; None:
         `jax.default_backend`.
 
@@ -51,15 +53,16 @@ def attention(
     if kernels != "cpu":
         from gigpo_jax.models.attention_kernels import apply_kernel
 
-        mixed = apply_kernel(query, key, value, segment_ids, max_segment, kernels)
+        mixed = apply_kernel(query, key, value, segment_ids, max_segment, window, kernels)
         if mixed is not None:
             return mixed
     length = query.shape[1]
-    window = min(max_segment or length, length)
-    if reads_bands(length, window):
-        mixed = _banded_attention(query, key, value, segment_ids, window)
+    band = min(max_segment or length, window or length, length)
+    if reads_bands(length, band):
+        mixed = _banded_attention(query, key, value, segment_ids, band, window)
     else:
-        mixed = _masked_attention(query, key, value, causal_segment_mask(segment_ids), window)
+        mask = causal_segment_mask(segment_ids, window)
+        mixed = _masked_attention(query, key, value, mask, band)
     return checkpoint_name(mixed, MIXED)
 
 
@@ -101,6 +104,7 @@ def cached_attention(
     layer: jax.Array | int,
     positions: jax.Array,
     kernels: str | None = None,
+    window: jax.Array | int | None = None,
 ) -> jax.Array:
     """Computes attention of one new token per slot.
 
@@ -115,6 +119,7 @@ def cached_attention(
       positions: [S] i32 index of the new token; later entries of the cache are masked. C or more: a
         slot without a new token.
       kernels: result of `kernels_for` for the device that this is compiled for; None: plain XLA.
+      window: entries that a token sees, its own included; None: all up to its own.
 
     Returns:
       [S, H, K] in the dtype of `query`.
@@ -123,13 +128,14 @@ def cached_attention(
         # Takes a second to import, and only GPUs need it.
         from gigpo_jax.models import decode_kernel
 
-        if decode_kernel.fits(query, key):
+        if window is None and decode_kernel.fits(query, key):
             return decode_kernel.decode_attention(query, key, value, layer, positions)
     # A loop over blocks reads only as far as the slots are filled. A cache of one block needs none.
     if key.shape[3] > BLOCK:
         from gigpo_jax.models.chunk_attention import chunk_attention
 
-        return chunk_attention(query[:, None], key, value, layer, None, positions[:, None])[:, 0]
+        places = positions[:, None]
+        return chunk_attention(query[:, None], key, value, layer, None, places, window)[:, 0]
     key = to_compute_dtype(key[layer], query.dtype)
     value = to_compute_dtype(value[layer], query.dtype)
     slots, heads, head_dim = query.shape
@@ -138,7 +144,10 @@ def cached_attention(
     query = query.reshape(slots, groups, heads // groups, head_dim)
     scores = jnp.einsum("sgrk,sgck->sgrc", query, key, preferred_element_type=jnp.float32)
     # [S, 1, 1, C]. A slot without a new token sees all entries: its result is finite, and dropped.
-    visible = (jnp.arange(length) <= positions[:, None])[:, None, None]
+    visible = jnp.arange(length) <= positions[:, None]
+    if window is not None:
+        visible &= jnp.arange(length) > positions[:, None] - window
+    visible = visible[:, None, None]
     probs = jax.nn.softmax(jnp.where(visible, scores * head_dim**-0.5, MASKED), axis=-1)
     out = jnp.einsum(
         "sgrc,sgck->sgrk", probs.astype(query.dtype), value, preferred_element_type=jnp.float32
@@ -188,11 +197,16 @@ def _masked_attention(
 
 
 def _banded_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array, max_segment: int
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segment_ids: jax.Array,
+    max_segment: int,
+    window: int,
 ) -> jax.Array:
     """Attention of rows cut into blocks of `max_segment` tokens.
 
-    The keys of a query are then in its block or the previous one.
+    The keys of a query are then in its block or the previous one. `window` as for `attention`.
     """
     batch, length = query.shape[:2]
     num_blocks = -(-length // max_segment)
@@ -223,6 +237,8 @@ def _banded_attention(
     # The queries are the second half of their pair of blocks.
     query_index = max_segment + jnp.arange(max_segment)[:, None]
     causal = jnp.arange(2 * max_segment) <= query_index
+    if window:
+        causal &= jnp.arange(2 * max_segment) > query_index - window
     out = _masked_attention(
         query_blocks(query),
         key_blocks(key),

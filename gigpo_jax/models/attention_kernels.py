@@ -24,9 +24,16 @@ def apply_kernel(
     value: jax.Array,
     segment_ids: jax.Array,
     max_segment: int | None,
+    window: int,
     kernels: str,
 ) -> jax.Array | None:
     """Computes `attention.attention` with a kernel; None if no kernel fits these arrays."""
+    if kernels == "tpu" and _fits_splash(query):
+        # Fewer tokens back than a segment has are the mask itself.
+        longest = min(max_segment or window, window) if window else max_segment
+        return splash_attention(query, key, value, segment_ids, longest)
+    if window:
+        return None
     if kernels == "hopper" and segment_ids.ndim == 2 and _fits_cudnn(query):
         return _cudnn_segments(query, key, value, segment_ids)
     if kernels in ("gpu", "hopper") and _fits_cudnn(query):
@@ -35,8 +42,6 @@ def apply_kernel(
         return jax.nn.dot_product_attention(
             query, key, value, mask=mask, is_causal=True, implementation="cudnn"
         )
-    if kernels == "tpu" and _fits_splash(query):
-        return splash_attention(query, key, value, segment_ids, max_segment)
     return None
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -35,11 +34,6 @@ class KVCache:
     routes: jax.Array | None = None
 
 
-def route_dtype(experts: int) -> np.dtype:
-    """Returns the smallest dtype for numbers of experts."""
-    return np.dtype(np.uint8 if experts <= 256 else np.uint16)
-
-
 def cache_length(tokens: int, prefill_chunk: int) -> int:
     """C for sequences of at most `tokens` tokens.
 
@@ -47,11 +41,6 @@ def cache_length(tokens: int, prefill_chunk: int) -> int:
     """
     chunk = prefill_chunk or 1
     return -(-tokens // chunk) * chunk
-
-
-# Memory order of routes [L', S, 1, C, k] on TPUs. As the last axis in memory, the few experts of a
-# token would be padded to 128.
-ROUTE_ORDER = Layout((0, 1, 2, 4, 3))
 
 
 def memory_order(num_axes: int, heads: int) -> Layout:
@@ -120,22 +109,12 @@ def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.A
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return constrain_order(_write_prompt_store(store, entries, slots))
+        return constrain_order(write_prompt_store(store, entries, slots))
 
     return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
 
 
-def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the experts of prompts as `write_prompts` does.
-
-    They are [L', B, T, k].
-    """
-    assert cache.routes is not None
-    entries = routes[..., None, :].astype(cache.routes.dtype)
-    return with_routes(cache, _write_prompt_store(cache.routes, entries, slots))
-
-
-def _write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -> jax.Array:
+def write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -> jax.Array:
     # [B, L, G, T, K]. The padding of prompts is written too: no position reaches it before decoding
     # has overwritten it.
     windows = jnp.swapaxes(entries, 2, 3).swapaxes(0, 1)
@@ -152,28 +131,12 @@ def write_tokens(
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
-        return constrain_order(_write_token_store(store, entries, layer, positions))
+        return constrain_order(write_token_store(store, entries, layer, positions))
 
     return replace(cache, key=write_store(cache.key, key), value=write_store(cache.value, value))
 
 
-def write_token_routes(
-    cache: KVCache, routes: jax.Array, layer: jax.Array | int, positions: jax.Array
-) -> KVCache:
-    """Writes the experts of tokens as `write_tokens` does.
-
-    They are [S, k] of one layer.
-    """
-    assert cache.routes is not None
-    entries = routes[:, None].astype(cache.routes.dtype)
-    return with_routes(cache, _write_token_store(cache.routes, entries, layer, positions))
-
-
-def with_routes(cache: KVCache, routes: jax.Array) -> KVCache:
-    return replace(cache, routes=constrain_order(routes, ROUTE_ORDER))
-
-
-def _write_token_store(
+def write_token_store(
     store: jax.Array, entries: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> jax.Array:
     slots = jnp.arange(entries.shape[0])

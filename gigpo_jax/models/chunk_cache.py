@@ -5,7 +5,8 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models.cache import KVCache, constrain_order, with_routes, write_windows
+from gigpo_jax.models.cache import KVCache, constrain_order, write_windows
+from gigpo_jax.models.routes import with_routes
 
 
 def write_chunks(
@@ -84,4 +85,6 @@ def copy_chunks(
         key=constrain_order(copy_store(cache.key)),
         value=constrain_order(copy_store(cache.value)),
     )
-    return copied if cache.routes is None else with_routes(copied, copy_store(cache.routes))
+    if cache.routes is None:
+        return copied
+    return with_routes(copied, copy_store(cache.routes))

@@ -8,17 +8,12 @@ import jax.numpy as jnp
 from gigpo_jax.models.cache import KVCache
 from gigpo_jax.models.chunk_attention import chunk_attention
 from gigpo_jax.models.chunk_cache import write_chunk_routes, write_chunks
-from gigpo_jax.models.decoder import (
-    Params,
-    apply_final_norm,
-    embed_tokens,
-    model_angles,
-    run_layers,
-    score_tokens,
-    select_last,
-)
+from gigpo_jax.models.decoder import apply_final_norm, embed_tokens, score_tokens
 from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.decoding import cache_window, run_layers
 from gigpo_jax.models.execution import Experts
+from gigpo_jax.models.layer import Params, select_last
+from gigpo_jax.models.rotary import model_angles
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision import Features
@@ -61,7 +56,8 @@ def extend(
     offsets = jnp.arange(tokens.shape[1])
     indices = starts[:, None] + offsets
     # Padding gets an index beyond the cache, which attention ignores.
-    positions = jnp.where(offsets < lengths[:, None], indices, cache.key.shape[3])
+    capacity = cache.key.shape[3]
+    positions = jnp.where(offsets < lengths[:, None], indices, capacity)
 
     def attend(
         index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
@@ -69,7 +65,9 @@ def extend(
         # Written first: rows of this call may be chunks of one prompt, and a later chunk reads the
         # keys of the earlier ones.
         cache = write_chunks(cache, key, value, index, slots, starts)
-        return chunk_attention(query, cache.key, cache.value, index, slots, positions), cache
+        window = cache_window(config, capacity, index)
+        mixed = chunk_attention(query, cache.key, cache.value, index, slots, positions, window)
+        return mixed, cache
 
     if rotary_positions is None or config.vision is None:
         angles = model_angles(config, indices if rotary_positions is None else rotary_positions)

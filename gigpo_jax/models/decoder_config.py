@@ -1,9 +1,6 @@
-"""The shape of a decoder: Qwen2.5, Qwen3, Qwen3-MoE, Llama 3 or Mistral.
+"""The shape of a decoder: sizes, and the kinds of its layers.
 
-They differ in `model_type`: Qwen2's queries, keys and values have biases; Qwen3 has a norm over
-each head of queries and keys, whose scale the heads of a layer share; Qwen3-MoE has experts in
-place of the SwiGLU block of most layers; Llama and Mistral have none of these. Each may scale its
-rotary frequencies, and have a vision tower.
+What models of one `model_type` have in common stands in `families`.
 """
 
 from dataclasses import dataclass
@@ -13,9 +10,12 @@ if TYPE_CHECKING:
     from gigpo_jax.models.rope_scaling import Scaling
     from gigpo_jax.models.vision.vision_config import VisionConfig
 
-MODEL_TYPES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral")
 LAYERS = "layers"  # key of the stacked layers in the parameters
 DENSE_LAYERS = "dense_layers"  # key of layers without experts in a model with experts
+# Kinds of attention; the first and the last one have these names in config.json too.
+FULL = "full_attention"
+UNROTATED = "unrotated_attention"
+SLIDING = "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,22 @@ class ExpertConfig:
         return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
 
 
+class AttentionKind(NamedTuple):
+    """Attention of some layers.
+
+    Attributes:
+      theta: base of the rotary frequencies; 0: queries and keys are not rotated.
+      scaling: scaling of these frequencies; None for none.
+      window: tokens that a query sees, its own included; 0: all earlier ones.
+    """
+
+    theta: float
+    scaling: "Scaling | None" = None
+    window: int = 0
+
+
 class LayerRun(NamedTuple):
-    """Neighbouring layers of one kind.
+    """Neighbouring layers of one stack.
 
     Attributes:
       stack: key of the stack in the parameters that holds them.
@@ -81,7 +95,7 @@ class DecoderConfig:
       eos_token_id: token id or ids in config.json, or None.
       value_head: number of values a token that are the output of a critic, in place of scores of
         tokens; 0: a language model.
-      model_type: one of `MODEL_TYPES`, as in config.json.
+      model_type: one of `families.FAMILIES`, as in config.json.
       rope_scaling: scaling of the rotary frequencies; None for none.
       vision: shape of the tower that reads images; None for none.
       experts: the experts, of model_type "qwen3_moe" alone; None for none.
@@ -89,6 +103,10 @@ class DecoderConfig:
         layout; XLA's own way takes CPUs several times as long.
       num_tokens: number of ids that have a token. Rows of the embedding behind them are padding:
         they are never sampled and have probability 0. 0: all V have one.
+      layer_types: kind of attention of each layer: FULL, UNROTATED or SLIDING; (): all are FULL.
+      sliding_window: tokens that a query of SLIDING layers sees, its own included.
+      sliding_theta: base of the rotary frequencies of SLIDING layers.
+      query_scalar: scores are multiplied by its inverse root; 0: K.
     """
 
     vocab_size: int
@@ -111,6 +129,10 @@ class DecoderConfig:
     experts: ExpertConfig | None = None
     for_cpu: bool = False
     num_tokens: int = 0
+    layer_types: tuple[str, ...] = ()
+    sliding_window: int = 0
+    sliding_theta: float = 10_000.0
+    query_scalar: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -127,6 +149,11 @@ class DecoderConfig:
             raise ValueError(
                 f"deepstack_visual_indexes={list(self.vision.deep_layers)} must be fewer than "
                 f"num_hidden_layers={self.num_layers}"
+            )
+        if self.layer_types and len(self.layer_types) != self.num_layers:
+            raise ValueError(
+                f"layer_types of {len(self.layer_types)} layers beside num_hidden_layers="
+                f"{self.num_layers}"
             )
         if (self.experts is not None) != (self.model_type == "qwen3_moe"):
             raise ValueError(f"model_type={self.model_type!r} does not fit experts={self.experts}")
@@ -146,6 +173,27 @@ class DecoderConfig:
             )
 
     @property
+    def attention_kinds(self) -> tuple[AttentionKind, ...]:
+        """The kinds of attention of the layers, each once."""
+        kinds = {
+            FULL: AttentionKind(self.rope_theta, self.rope_scaling),
+            UNROTATED: AttentionKind(0.0),
+            SLIDING: AttentionKind(self.sliding_theta, window=self.sliding_window),
+        }
+        return tuple(kinds[name] for name in dict.fromkeys(self.layer_types or (FULL,)))
+
+    @property
+    def attention_indices(self) -> tuple[int, ...]:
+        """Index in `attention_kinds` of each layer's kind."""
+        names = list(dict.fromkeys(self.layer_types))
+        return tuple(map(names.index, self.layer_types)) or (0,) * self.num_layers
+
+    def layer_windows(self, limit: int) -> tuple[int, ...]:
+        """Returns the window of each layer; 0 where texts of `limit` tokens fit in it."""
+        windows = [self.attention_kinds[index].window for index in self.attention_indices]
+        return tuple(window if window < limit else 0 for window in windows)
+
+    @property
     def route_width(self) -> int:
         """R, experts of a token in all layers."""
         if self.experts is None:
@@ -156,7 +204,7 @@ class DecoderConfig:
     def layer_runs(self) -> tuple[LayerRun, ...]:
         """The layers in their order.
 
-        They are one run where all are of a kind.
+        They are one run where all are of one stack.
         """
         runs: list[LayerRun] = []
         ends = {LAYERS: 0, DENSE_LAYERS: 0}

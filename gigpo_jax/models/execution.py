@@ -61,3 +61,11 @@ class Execution:
     def __post_init__(self) -> None:
         if self.remat != "none" and self.remat not in REMAT_POLICIES:
             raise ValueError(f"remat={self.remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
+
+    def add_remat(self, function: Callable) -> Callable:
+        """Makes a function of a layer keep what `remat` says."""
+        if self.remat == "none":
+            return function
+        # In the scan over layers nothing can be merged across the loop, so the barriers of
+        # prevent_cse would only cost time.
+        return jax.checkpoint(function, policy=REMAT_POLICIES[self.remat], prevent_cse=False)

@@ -1,5 +1,7 @@
-"""Linear layers, with or without a low-rank pair, norms and the value head."""
+"""Linear layers, with or without a low-rank pair, norms and activations."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,6 +10,10 @@ from flax import nnx
 
 from gigpo_jax.models import on_cpu
 
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {  # names in config.json
+    "silu": jax.nn.silu,
+    "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
 INITIALIZER_RANGE = 0.02  # initializer_range in config.json of the published models
 
 
@@ -78,58 +84,22 @@ def adapted_linears(layers: Any) -> tuple[str, ...]:
 class RMSNorm(nnx.Module):
     """RMS normalization with statistics in float32.
 
-    x [..., D] / rms(x) * scale.
+    x [..., D] / rms(x) * (offset + scale).
     """
 
-    def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
+    def __init__(self, width: int, *, eps: float, dtype: Any, offset: float = 0.0) -> None:
         self.eps = eps
-        self.scale = nnx.Param(jnp.ones((width,), dtype))
+        self.offset = offset
+        self.scale = nnx.Param(jnp.full((width,), 1.0 - offset, dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         # bfloat16 has 8 significant bits, too few for a mean over the width.
         x32 = x.astype(jnp.float32)
         x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        if self.offset:
+            return (x32 * (self.offset + self.scale[...].astype(jnp.float32))).astype(x.dtype)
         # The scale multiplies after rounding, as in the published code.
         return x32.astype(x.dtype) * self.scale[...].astype(x.dtype)
-
-
-class LayerNorm(nnx.Module):
-    """Layer normalization with statistics in float32.
-
-    (x [..., D] - mean(x)) / std(x) * scale + bias.
-    """
-
-    def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
-        self.eps = eps
-        self.scale = nnx.Param(jnp.ones((width,), dtype))
-        self.bias = nnx.Param(jnp.zeros((width,), dtype))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x32 = x.astype(jnp.float32)
-        x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
-        return (x32 * self.scale[...] + self.bias[...]).astype(x.dtype)
-
-
-class ValueHead(nnx.Module):
-    """A head of `count` values a token.
-
-    x [..., D] -> [..., count] f32, or [...] for one value; it starts at 0 everywhere.
-    """
-
-    def __init__(self, width: int, count: int, *, dtype: Any) -> None:
-        self.kernel = nnx.Param(jnp.zeros((width, count), dtype))
-        self.bias = nnx.Param(jnp.zeros((count,), dtype))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.kernel[...].astype(jnp.float32)
-        bias = self.bias[...].astype(jnp.float32)
-        x = x.astype(jnp.float32)
-        # Sums, not a product of matrices: matrix units compute with fewer digits by default.
-        if kernel.shape[1] == 1:
-            return jnp.sum(x * kernel[:, 0], axis=-1) + bias
-        values = [jnp.sum(x * column, axis=-1) for column in kernel.T]
-        return jnp.stack(values, axis=-1) + bias
 
 
 def draw_normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:

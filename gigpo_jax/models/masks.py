@@ -18,8 +18,11 @@ def segment_limit(length: int) -> int:
     return max(32, length // 512)
 
 
-def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
-    """Returns [B, T, T] bool: whether a position (second axis) may see a position (third axis)."""
+def causal_segment_mask(segment_ids: jax.Array, window: int = 0) -> jax.Array:
+    """Returns [B, T, T] bool: whether a position (second axis) may see a position (third axis).
+
+    With a window it sees so many, itself included.
+    """
     length = segment_ids.shape[-1]
     causal = jnp.tril(jnp.ones((length, length), bool))
     if segment_ids.ndim == 3:
@@ -28,4 +31,6 @@ def causal_segment_mask(segment_ids: jax.Array) -> jax.Array:
         return (descends & causal) | jnp.eye(length, dtype=bool)
     # Padding, segment 0, may see padding: no softmax is over an empty set.
     same_segment = segment_ids[:, :, None] == segment_ids[:, None, :]
+    if window:
+        causal &= ~jnp.tril(jnp.ones((length, length), bool), -window)
     return same_segment & causal

@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.files.json_values import JsonValues
 
 
 class Scaling(Protocol):
@@ -116,3 +119,32 @@ class RopeScaling:
         )
         unscaled_share = jnp.clip(unscaled_share, 0.0, 1.0)
         return frequencies * (unscaled_share + (1 - unscaled_share) / self.factor)
+
+
+def read_scaling(kind: str, values: "JsonValues", context: int) -> Scaling:
+    """Reads a context extension of config.json.
+
+    Args:
+      kind: `rope_type`.
+      values: settings of the rotary embedding.
+      context: longest text of the model, tokens.
+    """
+    original = "original_max_position_embeddings"
+    factor = values.number("factor", 0.0)
+    if kind == LinearScaling.kind:
+        return LinearScaling(factor)
+    if kind == YarnScaling.kind:
+        given = values.get("attention_factor") is not None
+        return YarnScaling(
+            factor,
+            values.size(original, context),
+            values.number("beta_fast", 32.0),
+            values.number("beta_slow", 1.0),
+            values.number("attention_factor", 0.0) if given else None,
+        )
+    return RopeScaling(
+        factor=factor,
+        low_freq_factor=values.number("low_freq_factor", 0.0),
+        high_freq_factor=values.number("high_freq_factor", 0.0),
+        original_max_position_embeddings=values.size(original),
+    )

@@ -1,10 +1,14 @@
 """Rotary position embeddings (RoFormer, arXiv 2104.09864, equation 34), in float32."""
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+
+from gigpo_jax.models import on_cpu
+from gigpo_jax.models.decoder_config import DecoderConfig
 
 if TYPE_CHECKING:
     from gigpo_jax.models.rope_scaling import Scaling
@@ -48,6 +52,34 @@ def rotary_angles(
     if scaling is None or scaling.amplitude == 1.0:
         return jnp.cos(angles), jnp.sin(angles)
     return scaling.amplitude * jnp.cos(angles), scaling.amplitude * jnp.sin(angles)
+
+
+def model_angles(
+    config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()
+) -> tuple[Rotary, ...]:
+    """Returns rotation angles for heads of the model, for each kind of attention.
+
+    Arguments as for `rotary_angles`.
+    """
+    angles = []
+    for theta, scaling, _ in config.attention_kinds:
+        # Without a base: no rotation, cosines of 1 and sines of 0.
+        places = positions if theta else jnp.zeros_like(positions)
+        kind = rotary_angles(places, config.head_dim, theta or 1.0, scaling, axes)
+        angles.append(jax.tree.map(on_cpu.compute_once, kind) if config.for_cpu else kind)
+    return tuple(angles)
+
+
+def take_angles(
+    config: DecoderConfig, angles: tuple[Rotary, ...], layer: jax.Array | int | None
+) -> Rotary:
+    """Takes the angles of a layer, by its index in the model, out of those of `model_angles`."""
+    if len(angles) == 1:
+        return angles[0]
+    if isinstance(layer, int):
+        return angles[config.attention_indices[layer]]
+    index = jnp.array(config.attention_indices)[layer]
+    return jax.tree.map(functools.partial(jax.lax.select_n, index), *angles)
 
 
 def rotate(x: jax.Array, angles: Rotary) -> jax.Array:

@@ -18,7 +18,8 @@ from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
 from gigpo_jax.models.files.folders import model_folder
-from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.policy import Policy, load_policy, lora_config
 from gigpo_jax.rollout.engines import (

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, decoding
 
-prefill = jax.jit(decoder.prefill, static_argnums=0)
-decode = jax.jit(decoder.decode, static_argnums=0)
+prefill = jax.jit(decoding.prefill, static_argnums=0)
+decode = jax.jit(decoding.decode, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -37,7 +37,7 @@ def logprobs_across(
     # The last token of the old weights is read by the new ones.
     start = prompts.shape[1] + first - 1
     values = np.array(score(config, old, tokens)[:, prompts.shape[1] - 1 :])
-    cache = decoder.init_cache(config, rows, length)
+    cache = decoding.init_cache(config, rows, length)
     lengths = jnp.full(rows, start)
     _, cache = prefill(config, old, cache, tokens[:, :start], lengths, jnp.arange(rows))
     for index in range(start, length - 1):

@@ -20,6 +20,7 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.value_head import predict_values
 from gigpo_jax.policy import Policy, lora_config
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -149,7 +150,7 @@ def test_values_of_packed_samples_are_those_of_each_by_itself(model: str, kind: 
         hidden = decoder.hidden_states(shape, trunk, jnp.asarray(tokens))[
             0, len(sample.prompt_tokens) - 1 :
         ]
-        np.testing.assert_allclose(values, decoder.predict_values(params, hidden), atol=1e-5)
+        np.testing.assert_allclose(values, predict_values(params, hidden), atol=1e-5)
 
 
 @pytest.mark.slow

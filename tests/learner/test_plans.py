@@ -19,6 +19,7 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
+from gigpo_jax.models.value_head import predict_values
 from gigpo_jax.policy import Policy
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_action_span import Characters
@@ -120,7 +121,7 @@ def test_each_value_is_read_at_its_place(tmp_path: Path, kind: str) -> None:
     for row, sample in zip(found, scored.samples, strict=True):
         tokens = np.concatenate([sample.prompt_tokens, sample.response_tokens])[None, :-1]
         hidden = decoder.hidden_states(shape, trunk, jnp.asarray(tokens))[0]
-        values = decoder.predict_values(params, hidden)[len(sample.prompt_tokens) - 1 :]
+        values = predict_values(params, hidden)[len(sample.prompt_tokens) - 1 :]
         # `<switch>KEEP</switch><subgoal>ring</subgoal>` and what is behind it; "open" alone.
         text = TOKENIZER.decode(sample.response_tokens.tolist())
         behind = len(TOKENIZER.encode(text.partition("<action>")[0])) if "<" in text else 0

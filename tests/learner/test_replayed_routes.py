@@ -17,6 +17,7 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.routes import chosen_experts
 from gigpo_jax.policy import Policy, check_shape, forward_function
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.update import init_state, make_sft_update
@@ -47,7 +48,7 @@ def replay_config() -> ConfigDict:
 @jax.jit
 def score(params: decoder.Params, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
     scores = decoder.logits(SHAPE, params, tokens) / 0.7
-    return jax.nn.log_softmax(scores)[0], decoder.chosen_experts(SHAPE, params, tokens)[0]
+    return jax.nn.log_softmax(scores)[0], chosen_experts(SHAPE, params, tokens)[0]
 
 
 def play(params: decoder.Params) -> list[Trajectory]:

@@ -29,10 +29,11 @@ TREES = np.stack(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("segment_ids", "max_segment"), [(SEGMENTS, None), (SEGMENTS, 100), (TREES, None)]
+    ("segment_ids", "max_segment", "window"),
+    [(SEGMENTS, None, 0), (SEGMENTS, 100, 0), (TREES, None, 0), (SEGMENTS, 40, 40)],
 )
 def test_splash_attention_and_its_gradient(
-    segment_ids: np.ndarray, max_segment: int | None
+    segment_ids: np.ndarray, max_segment: int | None, window: int
 ) -> None:
     rng = np.random.default_rng(0)
     query, key, value, weights = (
@@ -47,7 +48,7 @@ def test_splash_attention_and_its_gradient(
         return jax.value_and_grad(weighted, argnums=(0, 1, 2))(query, key, value)
 
     result = run(splash_attention, max_segment=max_segment, interpret=True)
-    expected = run(attention)
+    expected = run(attention, window=window)
     for actual, desired in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=2e-5)
 
@@ -169,3 +170,44 @@ def test_attention_by_bands_and_quarters_and_its_gradient(
         jax.jit(results, static_argnums=0)(ours), results(plain), strict=True
     ):
         np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("window", [7, 40, 130])
+def test_windows_are_a_mask(window: int) -> None:
+    """In bands, in quarters and over the cache, whose first blocks are then not read."""
+    length = 600
+    rng = np.random.default_rng(2)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(1, length, n, 16)), jnp.float32) for n in (4, 2, 2)
+    )
+    segments = np.repeat([1, 2, 3, 0], [250, 300, 30, 20])[None].astype(np.int32)
+
+    def masked(segment_ids: np.ndarray) -> jax.Array:
+        age = np.arange(length)[:, None] - np.arange(length)
+        mask = (age >= 0) & (age < window) & (segment_ids[0] == segment_ids[0][:, None])
+        scores = jnp.einsum("tgrk,sgk->grts", query[0].reshape(length, 2, 2, 16), key[0]) / 4
+        probs = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+        return jnp.einsum("grts,sgk->tgrk", probs, value[0]).reshape(length, 4, 16)
+
+    expected = masked(segments)
+    for max_segment in (None, 300):
+        mixed = attention(query, key, value, segments, max_segment=max_segment, window=window)
+        np.testing.assert_allclose(mixed[0], expected, atol=2e-5)
+    short = [x[:, :150] for x in (query, key, value)]
+    mixed = attention(*short, segments[:, :150], window=window)
+    np.testing.assert_allclose(mixed[0], expected[:150], atol=2e-5)
+
+    expected = masked(np.ones((1, length), np.int32))
+    store = [jnp.swapaxes(x[None], 2, 3) for x in (key, value)]
+    positions = np.arange(length)[None]
+    slots = np.zeros(1, np.int32)
+    mixed = chunk_attention(query, *store, 0, slots, positions, window)
+    np.testing.assert_allclose(mixed[0], expected, atol=2e-5)
+    blocks = [jnp.where(np.arange(length)[:, None] < 224, jnp.nan, x) for x in store]
+    mixed = chunk_attention(query[:, 550:], *blocks, 0, slots, positions[:, 550:], window)
+    np.testing.assert_allclose(mixed[0], expected[550:], atol=2e-5)
+    part = [x[:, :, :, :200] for x in store]
+    for stored, position in ((part, 150), (store, 599)):
+        place = np.array([position])
+        mixed = cached_attention(query[:, position], *stored, 0, place, None, jnp.int32(window))
+        np.testing.assert_allclose(mixed[0], expected[position], atol=2e-5)

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models import decoder, decoding, on_cpu
+from gigpo_jax.models.cache import KVCache
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.published import PUBLISHED
+from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 CONFIG = SMALL["gqa7_untied"]
@@ -45,7 +46,7 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
 
 
 # As published: https://huggingface.co/Qwen/Qwen2.5-7B-Instruct,
-# https://huggingface.co/Qwen/Qwen3-8B, the smaller ones.
+# https://huggingface.co/Qwen/Qwen3-8B, the smaller ones; the others by their names there.
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -58,19 +59,22 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
         ("qwen3-4b", 4_022_468_096),
         ("qwen3-8b", 8_190_735_360),
         ("qwen3-30b-a3b", 30_532_122_624),
+        ("gemma-3-270m-it", 268_098_176),
+        ("gemma-3-1b-it", 999_885_952),
+        ("SmolLM3-3B", 3_075_098_624),
     ],
 )
 def test_published_shapes(name: str, count: int) -> None:
-    config = PUBLISHED[name]
+    config = (PUBLISHED | PUBLISHED_TEXT)[name]
     assert decoder.param_count(config) == count
     params = decoder.abstract_params(config, jnp.bfloat16)
     tokens = jax.ShapeDtypeStruct((2, 16), jnp.int32)
     out = jax.eval_shape(functools.partial(decoder.logits, config), params, tokens)
     assert (out.shape, out.dtype) == ((2, 16, config.vocab_size), jnp.float32)
-    cache = jax.eval_shape(lambda: decoder.init_cache(config, 8, 64, jnp.bfloat16))
+    cache = jax.eval_shape(lambda: decoding.init_cache(config, 8, 64, jnp.bfloat16))
     slots = jax.ShapeDtypeStruct((8,), jnp.int32)
     out, new_cache = jax.eval_shape(
-        functools.partial(decoder.decode, config), params, cache, slots, slots
+        functools.partial(decoding.decode, config), params, cache, slots, slots
     )
     assert (out.shape, new_cache) == ((8, config.vocab_size), cache)
 
@@ -190,14 +194,14 @@ def test_default_positions_and_segments_are_one_segment_a_row() -> None:
 def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) -> None:
     atol = 1e-5 if dtype == "float32" else 0.15
     expected = run(*rows([[prompt] for prompt in PROMPTS], 12), dtype=dtype)
-    cache = decoder.init_cache(CONFIG, 4, 16, on_cpu.BITS if for_cpu else dtype)
+    cache = decoding.init_cache(CONFIG, 4, 16, on_cpu.BITS if for_cpu else dtype)
     cache = jax.tree.map(lambda leaf: leaf + 7, cache)  # what a slot held before must not matter
     config = CONFIG
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
     if for_cpu:
         config, params = on_cpus(config, params)
-    prefill = jax.jit(functools.partial(decoder.prefill, config, params), donate_argnums=0)
-    decode = jax.jit(functools.partial(decoder.decode, config, params), donate_argnums=0)
+    prefill = jax.jit(functools.partial(decoding.prefill, config, params), donate_argnums=0)
+    decode = jax.jit(functools.partial(decoding.decode, config, params), donate_argnums=0)
     read = np.array([4, 6, 1])
     slots = np.array([3, 0, 2])
     padded = np.full((4, 8), 11, np.int32)
@@ -228,12 +232,12 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) ->
 
 
 @pytest.mark.parametrize(
-    "read", [decoder.prefill, functools.partial(extend, starts=jnp.zeros(2, jnp.int32))]
+    "read", [decoding.prefill, functools.partial(extend, starts=jnp.zeros(2, jnp.int32))]
 )
 def test_on_cpus_the_last_layer_computes_its_mlp_for_last_tokens_alone(read: Callable) -> None:
     config, params = on_cpus(CONFIG, PARAMS)
     length = on_cpu.FEW_ROWS  # of two prompts: a product of many rows
-    cache = decoder.init_cache(CONFIG, 2, length, on_cpu.BITS)
+    cache = decoding.init_cache(CONFIG, 2, length, on_cpu.BITS)
     lowered = jax.jit(functools.partial(read, config)).lower(
         params, cache, jnp.zeros((2, length), jnp.int32), jnp.full(2, length), jnp.arange(2)
     )
@@ -254,9 +258,11 @@ def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu:
     expected = decoder.logits(config, params, tokens)[:, 11]
     if for_cpu:
         config, params = on_cpus(config, params)
-    cache = decoder.init_cache(config, 1, 16, on_cpu.BITS if for_cpu else jnp.float32)
-    _, cache = decoder.prefill(config, params, cache, tokens[:, :11], np.array([11]), np.array([0]))
-    out, _ = decoder.decode(config, params, cache, tokens[:, 11], np.array([11]))
+    cache = decoding.init_cache(config, 1, 16, on_cpu.BITS if for_cpu else jnp.float32)
+    _, cache = decoding.prefill(
+        config, params, cache, tokens[:, :11], np.array([11]), np.array([0])
+    )
+    out, _ = decoding.decode(config, params, cache, tokens[:, 11], np.array([11]))
     np.testing.assert_allclose(out, expected, atol=0.15 if for_cpu else 1e-5)
 
 
@@ -264,15 +270,15 @@ def test_on_cpus_a_loop_of_decode_steps_copies_no_embedding() -> None:
     config, params = on_cpus(SMALL["gqa2_untied"], random_params(SMALL["gqa2_untied"]))
     table = jax.ShapeDtypeStruct((100_000, config.hidden_size), jnp.bfloat16)
 
-    def steps(params: Params, cache: decoder.KVCache, token: jax.Array) -> tuple:
+    def steps(params: Params, cache: KVCache, token: jax.Array) -> tuple:
         def step(index: jax.Array, carry: tuple) -> tuple:
-            out, cache = decoder.decode(config, params, carry[1], carry[0], index[None])
+            out, cache = decoding.decode(config, params, carry[1], carry[0], index[None])
             return out.argmax(-1).astype(jnp.int32), cache
 
         return jax.lax.fori_loop(0, 4, step, (token, cache))
 
     shapes = jax.eval_shape(
-        lambda: (params, decoder.init_cache(config, 1, 16, on_cpu.BITS), jnp.zeros(1, jnp.int32))
+        lambda: (params, decoding.init_cache(config, 1, 16, on_cpu.BITS), jnp.zeros(1, jnp.int32))
     )
     compiled = jax.jit(steps).lower(shapes[0] | {"embed": table}, *shapes[1:]).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < table.size
@@ -280,15 +286,13 @@ def test_on_cpus_a_loop_of_decode_steps_copies_no_embedding() -> None:
 
 def test_decoding_copies_no_cache() -> None:
     """A loop of decode steps needs scratch memory far below the size of the cache it carries."""
-    cache = jax.eval_shape(lambda: decoder.init_cache(CONFIG, 8, 4096))
+    cache = jax.eval_shape(lambda: decoding.init_cache(CONFIG, 8, 4096))
     slots = jax.ShapeDtypeStruct((8,), jnp.int32)
 
-    def steps(
-        params: Params, cache: decoder.KVCache, tokens: jax.Array, positions: jax.Array
-    ) -> tuple:
+    def steps(params: Params, cache: KVCache, tokens: jax.Array, positions: jax.Array) -> tuple:
         def step(index: jax.Array, carry: tuple) -> tuple:
             tokens, cache = carry
-            out, cache = decoder.decode(CONFIG, params, cache, tokens, positions + index)
+            out, cache = decoding.decode(CONFIG, params, cache, tokens, positions + index)
             return out.argmax(-1).astype(jnp.int32), cache
 
         return jax.lax.fori_loop(0, 4, step, (tokens, cache))

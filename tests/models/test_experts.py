@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models import decoder, decoding, on_cpu
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Params
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts, multiply_transposed
+from gigpo_jax.models.routes import chosen_experts, merge_routes
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 pytestmark = pytest.mark.slow
@@ -211,7 +212,7 @@ def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), params_of(name))
     cached_config, cached_params = on_cpus(config, params) if for_cpu else (config, params)
     store = on_cpu.BITS if for_cpu else dtype
-    cache = decoder.init_cache(cached_config, 3, 12, store, keeps_routes=True)
+    cache = decoding.init_cache(cached_config, 3, 12, store, keeps_routes=True)
     slots = np.array([2, 0])
     read = (6, 3)
     rows = np.zeros((2, 8), np.int32)
@@ -227,10 +228,10 @@ def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
                 cached_params, cache, piece, lengths, targets, starts
             )
     else:
-        _, cache = jax.jit(functools.partial(decoder.prefill, cached_config))(
+        _, cache = jax.jit(functools.partial(decoding.prefill, cached_config))(
             cached_params, cache, rows, np.array(read), slots
         )
-    decode = jax.jit(functools.partial(decoder.decode, cached_config, cached_params))
+    decode = jax.jit(functools.partial(decoding.decode, cached_config, cached_params))
     found = {}
     for step in range(3):
         tokens = np.zeros(3, np.int32)
@@ -242,7 +243,7 @@ def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
         found |= {(slot, positions[slot]): out[slot] for slot in slots if positions[slot] < 12}
     assert len(found) == 5
     assert cache.routes.dtype == np.uint8
-    routes = decoder.merge_routes(cache.routes[:, :, 0])  # [S, C, R]
+    routes = merge_routes(cache.routes[:, :, 0])  # [S, C, R]
     for slot, prompt in zip(slots, SMALL_PROMPTS, strict=True):
         kept = routes[slot, : len(prompt)][None]
         forward = functools.partial(decoder.hidden_states, config, params, prompt[None])
@@ -251,7 +252,7 @@ def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
             atol = 0.2 if dtype == "bfloat16" else 1e-5
             np.testing.assert_allclose(found[slot, position], expected[position], atol=atol)
         if dtype == "float32":
-            chosen = decoder.chosen_experts(config, params, prompt[None])
+            chosen = chosen_experts(config, params, prompt[None])
             np.testing.assert_array_equal(kept, chosen)
 
 
@@ -259,7 +260,7 @@ def test_replayed_experts_are_used() -> None:
     config = SMALL["moe"]
     params = params_of("moe")
     tokens = SMALL_PROMPTS[0][None]
-    chosen = decoder.chosen_experts(config, params, tokens)
+    chosen = chosen_experts(config, params, tokens)
     assert chosen.shape == (1, 9, config.num_layers * 2)
     plain = decoder.hidden_states(config, params, tokens)
     same = decoder.hidden_states(config, params, tokens, routes=chosen)

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.models import decoder, qwen2_5_vl
+from gigpo_jax.models import decoder, decoding, qwen2_5_vl
 from gigpo_jax.models.decoder import DecoderConfig
-from gigpo_jax.models.files.hf_config import config_json, read_config
+from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.published import PUBLISHED_VISION
 from gigpo_jax.models.vision.images import (
     distinct_images,
@@ -219,13 +220,13 @@ def test_greedy_decoding_equals_that_of_transformers(
     positions, packed_images = qwen2_5_vl.prepare_inputs(config, text[None], images)
     shift = locate_images(vision, text, [token_grid(vision, image) for image in images]).shift
     assert shift < -60
-    cache = decoder.init_cache(config, 1, len(text) + steps)
+    cache = decoding.init_cache(config, 1, len(text) + steps)
     lengths = np.array([len(text)])
     slot = np.array([0])
-    scores, cache = jax.jit(decoder.prefill, static_argnums=0)(
+    scores, cache = jax.jit(decoding.prefill, static_argnums=0)(
         config, params, cache, text[None], lengths, slot, positions, packed_images
     )
-    decode = jax.jit(decoder.decode, static_argnums=0)
+    decode = jax.jit(decoding.decode, static_argnums=0)
     drawn: list[int] = []
     for step in range(steps):
         drawn.append(int(scores[0].argmax()))

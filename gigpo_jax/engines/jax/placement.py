@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import kernels_for
-from gigpo_jax.models.cache import ROUTE_ORDER, memory_order
+from gigpo_jax.models.cache import memory_order
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.execution import Experts
 
@@ -71,6 +71,8 @@ class Placement:
 
         On TPUs it includes the order in memory.
         """
+        from gigpo_jax.models.routes import ROUTE_ORDER
+
         return self._order_cache(self.sharding(None, SLOTS), ROUTE_ORDER)
 
     def _order_cache(self, sharding: NamedSharding | None, order: Layout) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from gigpo_jax.engines.jax import slots as device_code
 from gigpo_jax.engines.jax.placement import SLOTS, Placement, cast_before_gather
 from gigpo_jax.engines.jax.slots import PromptBatch
-from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models import decoder, decoding, on_cpu
 from gigpo_jax.models.cache import KVCache, cache_length
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
 
@@ -143,7 +143,7 @@ class Programs:
 
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills prompts and draws their first tokens; see `slots.prefill_prompts`."""
-        prefill = functools.partial(decoder.prefill, kernels=self.placement.kernels)
+        prefill = functools.partial(decoding.prefill, kernels=self.placement.kernels)
         function = self._bind(device_code.prefill_prompts, prefill)
         return self._run_step(
             ("prefill", "prompts", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
@@ -223,14 +223,16 @@ class Programs:
         def read_step(
             _params: Any, cache: Any, state: Any, slots: jax.Array
         ) -> tuple[Any, Any, jax.Array]:
-            return cache, state, decoder.merge_routes(cache.routes[:, slots, 0])
+            from gigpo_jax.models.routes import merge_routes
+
+            return cache, state, merge_routes(cache.routes[:, slots, 0])
 
         return self._run_step(("routes",), read_step, {}, slots, (SLOTS,))
 
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; see `slots.decode_tokens`."""
         steps = self._settings.decode_steps
-        decode = functools.partial(decoder.decode, kernels=self.placement.kernels)
+        decode = functools.partial(decoding.decode, kernels=self.placement.kernels)
         function = self._bind(device_code.decode_tokens, decode, steps)
         return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
 
@@ -316,7 +318,7 @@ class Programs:
 
     def _create_state(self) -> tuple[Any, Any]:
         slots = self._settings.slots
-        cache = decoder.init_cache(
+        cache = decoding.init_cache(
             self._config,
             slots,
             self._settings.capacity,

@@ -40,7 +40,7 @@ from gigpo_jax.engines.vllm.worker.extension import ADAPTER_TENSORS, locate_weig
 from gigpo_jax.models import lora
 from gigpo_jax.models.decoder import Params
 from gigpo_jax.models.files.adapter_file import load_adapter
-from gigpo_jax.models.files.weights import load_file
+from gigpo_jax.models.files.single_file import load_file
 from gigpo_jax.models.vision.images import ImagePatches, PromptImages, locate_images
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 

@@ -40,8 +40,8 @@ from gigpo_jax.engines.stopping import StopStrings
 from gigpo_jax.engines.vllm.launch import ServerProcess
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.safetensors_file import SUFFIX
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.vision.images import PromptImages
 

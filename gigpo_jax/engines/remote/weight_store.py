@@ -16,7 +16,7 @@ from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.adapter_file import write_adapter
 from gigpo_jax.models.files.checksum import Checksum
 from gigpo_jax.models.files.save_weights import write_tensors
-from gigpo_jax.models.files.weights import map_file
+from gigpo_jax.models.files.single_file import map_file
 
 PREFIX = "gigpo_jax-weights"
 TMPFS = pathlib.Path("/dev/shm")

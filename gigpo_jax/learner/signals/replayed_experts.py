@@ -11,8 +11,8 @@ from gigpo_jax.devices.memory import REPLAYED
 from gigpo_jax.devices.mesh import ROWS
 from gigpo_jax.learner.planned_tokens import stored_rows
 from gigpo_jax.learner.signals.base import Signal
-from gigpo_jax.models.cache import route_dtype
 from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.policy import Policy
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import lora
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.files.safetensors_file import OnTensor, read_header
+from gigpo_jax.models.files.safetensors_file import read_header
+from gigpo_jax.models.files.safetensors_output import OnTensor
 from gigpo_jax.models.files.save_weights import gather_to_host, write_safetensors
 from gigpo_jax.models.files.weights import check_dtype, check_finite, map_tensor
 from gigpo_jax.models.linears import LINEARS, VISION_LINEARS

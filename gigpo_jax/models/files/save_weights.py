@@ -14,15 +14,14 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_folder
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.safetensors_file import (
     INDEX,
     SINGLE,
     SUFFIX,
-    OnTensor,
-    write_file,
 )
+from gigpo_jax.models.files.safetensors_output import OnTensor, write_file
 from gigpo_jax.models.files.weights import Leaf, list_leaves
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.tokenizer import STOPS, Tokenizer, check_vocabulary
 
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written

@@ -20,6 +20,7 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
+from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import (
     INDEX,
@@ -110,49 +111,12 @@ def load_hf(
     stored_config = read_config(folder)
     config = replace(stored_config, value_head=value_head or stored_config.value_head)
     # By the folder's own config: the head of a critic may be missing there.
-    places = _check_tensors(folder, _weight_files(folder), stored_config)
-    return config, _read_params(config, places, jnp.dtype(dtype), shardings)
+    places = check_tensors(folder, _weight_files(folder), stored_config)
+    return config, read_params(config, places, jnp.dtype(dtype), shardings)
 
 
-def load_file(
-    file: pathlib.Path, config: DecoderConfig, *, dtype: Any, shardings: Any = None
-) -> Params:
-    """Loads the parameters of one file, as `write_tensors` writes it.
-
-    Arguments and errors are those of `load_hf`.
-    """
-    places = _check_tensors(file, [file], config)
-    return _read_params(config, places, jnp.dtype(dtype), shardings)
-
-
-def map_file(file: pathlib.Path, config: DecoderConfig) -> Params:
-    """Maps a file of `write_tensors` into memory.
-
-    The parameters are those of `DecoderConfig.for_cpu`, in the dtype of the file and on the default
-    device, which is a CPU. They are the bytes of the file itself: XLA copies only tensors that do
-    not begin at a multiple of 64 bytes. Experts are not possible; a vision tower is left out.
-    Errors are those of `load_hf`.
-    """
-    places = _check_tensors(file, [file], config)
-    leaves, tree = list_leaves(config)
-    stacks = []
-    for leaf in leaves:
-        tensors = [np.asarray(map_tensor(*places[name])) for name in leaf.names]
-        stacks.append([jax.device_put(tensor) for tensor in tensors])
-    params = jax.tree.unflatten(tree, stacks)
-    params.pop("vision", None)
-
-    def take_tensors(index: int, part: Params) -> Params:
-        return jax.tree.map(
-            lambda stack: stack[index], part, is_leaf=lambda node: isinstance(node, list)
-        )
-
-    layers = params.pop(LAYERS)
-    split = tuple(take_tensors(index, layers) for index in range(config.num_layers))
-    return take_tensors(0, params) | {LAYERS: split}
-
-
-def _read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardings: Any) -> Params:
+def read_params(config: DecoderConfig, places: Places, dtype: np.dtype, shardings: Any) -> Params:
+    """Reads the parameters from the places of their tensors; arguments as for `load_hf`."""
     leaves, tree = list_leaves(config)
     if shardings is None:
         # An array tells the default device also within `jax.default_device`.
@@ -204,7 +168,8 @@ def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ..
         return (_TOP[".".join(path)],), 0
     numbers = config.layer_numbers(path[0])
     if config.experts is None or path[1] not in EXPERT_LINEARS:
-        return tuple(f"model.layers.{n}.{_LAYER[path[1]]}.{kind}" for n in numbers), 1
+        module = (_LAYER | find_family(config.model_type).modules)[path[1]]
+        return tuple(f"model.layers.{n}.{module}.{kind}" for n in numbers), 1
     module = EXPERT_LINEARS[path[1]]
     experts = range(config.experts.count)
     return tuple(f"model.layers.{n}.{module.format(e)}.{kind}" for n in numbers for e in experts), 2
@@ -285,9 +250,7 @@ def is_finite(array: np.ndarray) -> bool:
     return True
 
 
-def _check_tensors(
-    source: pathlib.Path, files: list[pathlib.Path], config: DecoderConfig
-) -> Places:
+def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: DecoderConfig) -> Places:
     """Locates the tensors of files, which errors name as `source`.
 
     Raises:

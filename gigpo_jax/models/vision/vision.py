@@ -19,10 +19,28 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.execution import INPUT
-from gigpo_jax.models.layers import LayerNorm, Linear, RMSNorm, adapted_linears, draw_normal
+from gigpo_jax.models.layers import Linear, RMSNorm, adapted_linears, draw_normal
 from gigpo_jax.models.rotary import Rotary, rotate
 from gigpo_jax.models.vision.images import ImagePatches
 from gigpo_jax.models.vision.vision_config import FRAMES, MERGE, NORMALIZATION, VL, VisionConfig
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalization with statistics in float32.
+
+    (x [..., D] - mean(x)) / std(x) * scale + bias.
+    """
+
+    def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+        self.bias = nnx.Param(jnp.zeros((width,), dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x32 = x.astype(jnp.float32)
+        x32 = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+        x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + self.eps)
+        return (x32 * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -411,3 +429,20 @@ def _module_graphs(
         return layer, tower.merger_norm, tower.merger_in, tower.merger_out
 
     return tuple(map(nnx.graphdef, nnx.eval_shape(make_modules)))  # type: ignore[return-value]
+
+
+def add_deep_features(
+    x: jax.Array,
+    deep: jax.Array,
+    layer: jax.Array | int,
+    select: Callable[[jax.Array], jax.Array],
+) -> jax.Array:
+    """Adds the features that belong behind a decoder layer.
+
+    Args:
+      x: result of the layer, of the tokens that `select` selects.
+      deep: [1 + layers with features, B, T, D], zeros in the last row.
+      layer: index of the layer.
+      select: selection of tokens of [B, T, D].
+    """
+    return x + select(deep[jnp.minimum(layer, len(deep) - 1)])

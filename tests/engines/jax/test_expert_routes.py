@@ -8,6 +8,7 @@ import pytest
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
+from gigpo_jax.models.routes import chosen_experts
 from tests.engines.jax.random_model import EXPERTS, run
 from tests.models.shapes import random_params
 
@@ -23,7 +24,7 @@ PARAMS = random_params(EXPERTS)
 @jax.jit
 def forward(params: decoder.Params, tokens: jax.Array, routes: jax.Array | None) -> tuple:
     hidden = decoder.hidden_states(EXPERTS, params, tokens, routes=routes)
-    chosen = decoder.chosen_experts(EXPERTS, params, tokens)
+    chosen = chosen_experts(EXPERTS, params, tokens)
     return jax.nn.log_softmax(decoder.score_tokens(EXPERTS, params, hidden)), chosen
 
 

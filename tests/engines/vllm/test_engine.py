@@ -17,8 +17,8 @@ from aiohttp import web
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.vllm.worker.extension import architecture, tokenizer_fingerprint
-from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from tests.engines.vllm import serving
 

@@ -21,9 +21,9 @@ from gigpo_jax.engines.remote import weight_store
 from gigpo_jax.engines.vllm.worker import extension
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.checksum import folder_checksum
-from gigpo_jax.models.files.hf_config import config_json
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.vision.vision_config import preprocessor_json
 from tests.models.shapes import SMALL, VISION, VISION3, VL, VL3, random_params
 
@@ -255,6 +255,12 @@ def test_fingerprints_tell_vocabularies_and_architectures_apart(tmp_path: pathli
     rope = {"rope_parameters": scaled["rope_scaling"] | {"rope_theta": scaled["rope_theta"]}}
     newer = {k: v for k, v in scaled.items() if k not in ("rope_theta", "rope_scaling")} | rope
     assert extension.architecture(newer) == extension.architecture(scaled)
+    # As published folders of Gemma 3: one key is left out, and there are two rotary embeddings.
+    gemma = config_json(SMALL["gemma3"], "float32")
+    rope = {"full_attention": gemma["rope_scaling"] | {"rope_theta": gemma["rope_theta"]}}
+    left_out = ("tie_word_embeddings", "rope_theta", "rope_scaling")
+    newer = {k: v for k, v in gemma.items() if k not in left_out} | {"rope_parameters": rope}
+    assert extension.architecture(newer) == extension.architecture(gemma)
 
 
 def test_descriptions_of_qwen3_vl_have_decoder_and_tower(tmp_path: pathlib.Path) -> None:

@@ -15,7 +15,8 @@ import safetensors
 import safetensors.numpy
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.models.files.safetensors_file import Entry, parse_header, read_header, write_file
+from gigpo_jax.models.files.safetensors_file import Entry, parse_header, read_header
+from gigpo_jax.models.files.safetensors_output import write_file
 
 TENSORS = {
     "wide": np.arange(6, dtype=np.float32).reshape(2, 3),

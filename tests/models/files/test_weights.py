@@ -19,7 +19,8 @@ from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
 from gigpo_jax.models.files.save_weights import save_hf, write_tensors
-from gigpo_jax.models.files.weights import is_finite, load_hf, map_file
+from gigpo_jax.models.files.single_file import map_file
+from gigpo_jax.models.files.weights import is_finite, load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from tests.models.shapes import SMALL, VL, on_cpus, random_params
@@ -341,7 +342,7 @@ BROKEN: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     ),
     "biases": (
         edit("config.json", model_type="qwen3", attention_bias=True),
-        "attention_bias and mlp_bias",
+        "attention_bias=True is not supported",
     ),
     "scaled for more": (
         edit("config.json", rope_scaling={"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}),

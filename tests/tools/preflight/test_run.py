@@ -17,7 +17,7 @@ from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
-from gigpo_jax.models.files.hf_config import config_json
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.vision.vision_config import preprocessor_json
 from gigpo_jax.tools.preflight import learner_programs
 from gigpo_jax.tools.preflight.learner_programs import compile_learner

@@ -20,7 +20,7 @@ from gigpo_jax.main import main
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.experts import apply_experts
-from gigpo_jax.models.files.hf_config import config_json
+from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.tools.preflight import report
 from gigpo_jax.tools.preflight.compiled import compile_program
 from gigpo_jax.tools.preflight.cost import count_cost

@@ -23,6 +23,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.vllm.worker.adapters import AdapterSwitch
 from gigpo_jax.engines.vllm.worker.entropies import keep_entropies
 from gigpo_jax.engines.vllm.worker.vocabulary import mask_padding
+from gigpo_jax.models.families.family import FAMILIES, find_family
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
 from gigpo_jax.models.linears import DECODERS
@@ -270,12 +271,16 @@ def architecture(config: dict[str, Any]) -> dict[str, Any]:
         config = decoder_json(config) | {"model_type": model_type}
     heads = config.get("num_attention_heads") or 1
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = rope.get("full_attention", rope)
     defaults = {
-        "rope_theta": rope.get("rope_theta"),
         "head_dim": config.get("hidden_size", 0) // heads,
         # transformers 5 writes the number of experts under this name.
         "num_experts": config.get("num_local_experts"),
     }
+    if model_type in FAMILIES:
+        defaults |= find_family(model_type).defaults
+    if "rope_theta" in rope:
+        defaults["rope_theta"] = rope["rope_theta"]
     config = defaults | {name: value for name, value in config.items() if value is not None}
     # Only the numbers: releases of transformers name the type differently.
     config["rope_scaling"] = {

@@ -1,0 +1,267 @@
+"""Prompts and single tokens over a KV cache of static shape."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from gigpo_jax.models.attention import attention, cached_attention
+from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
+from gigpo_jax.models.decoder import (
+    apply_final_norm,
+    embed_tokens,
+    run_model,
+    score_tokens,
+)
+from gigpo_jax.models.decoder_config import LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.execution import Execution, Experts
+from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
+from gigpo_jax.models.layers import adapted_linears
+from gigpo_jax.models.rotary import Rotary, model_angles, take_angles
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.vision.vision import Features, Images
+
+
+def init_cache(
+    config: DecoderConfig,
+    slots: int,
+    length: int,
+    dtype: Any = jnp.float32,
+    *,
+    keeps_routes: bool = False,
+) -> KVCache:
+    """Makes an empty cache for `slots` sequences.
+
+    Each has at most `length` tokens. With `keeps_routes` the cache of a model with experts has
+    room for those of every token.
+    """
+    shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
+    routes = None
+    if keeps_routes and config.experts is not None:
+        from gigpo_jax.models.routes import route_dtype
+
+        depth = len(config.layer_numbers(LAYERS))
+        routes_shape = (depth, slots, 1, length, config.experts.per_token)
+        routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), routes)
+
+
+def prefill(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    slots: jax.Array,
+    positions: jax.Array | None = None,
+    images: "Images | Features | None" = None,
+    kernels: str | None = None,
+    experts: Experts | None = None,
+) -> tuple[jax.Array, KVCache]:
+    """Runs prompts and writes them into slots from index 0.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: cache; updated in place if donated.
+      tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
+      lengths: [B] i32, tokens of each prompt without padding.
+      slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
+      positions: positions, as for `hidden_states`.
+      images: images, as for `hidden_states`.
+      kernels: attention kernels, as for `attention.attention`.
+      experts: function for the experts.
+
+    Returns:
+      The logits [B, V] f32 after the last token of each prompt, and the cache.
+    """
+    segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+    # No other setting: prompts are read in the parameters' dtype, without gradients.
+    execution = Execution(attention=functools.partial(attention, kernels=kernels), experts=experts)
+    result = run_model(
+        config,
+        params,
+        tokens,
+        positions,
+        segment_ids,
+        execution,
+        images,
+        lengths,
+        keeps_routes=cache.routes is not None,
+    )
+    keys, values = result.keys_values
+    cache = write_prompts(cache, keys, values, slots)
+    if cache.routes is not None:
+        from gigpo_jax.models.routes import write_prompt_routes
+
+        cache = write_prompt_routes(cache, result.routes, slots)
+    return score_tokens(config, params, result.hidden), cache
+
+
+def decode(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    tokens: jax.Array,
+    positions: jax.Array,
+    shift: jax.Array | None = None,
+    kernels: str | None = None,
+    experts: Experts | None = None,
+) -> tuple[jax.Array, KVCache]:
+    """Runs one token of every slot.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: cache; updated in place if donated or carried through a loop.
+      tokens: [S] i32, the newest token of each slot.
+      positions: [S] i32, the number of earlier tokens; at the cache's length or more nothing is
+        written.
+      shift: [S] i32, added to the positions of the rotary embedding, as images take fewer positions
+        than tokens; None: 0.
+      kernels: attention kernels, as for `attention.cached_attention`.
+      experts: function for the experts.
+
+    Returns:
+      The logits [S, V] f32 of the next token, and the cache with the new token.
+    """
+    angles = model_angles(config, positions if shift is None else positions + shift)
+    capacity = cache.key.shape[3]
+
+    def attend(
+        index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> tuple[jax.Array, KVCache]:
+        # Written first, because a token attends to itself too.
+        cache = write_tokens(cache, key, value, index, positions)
+        window = cache_window(config, capacity, index)
+        mixed = cached_attention(query, cache.key, cache.value, index, positions, kernels, window)
+        return mixed, cache
+
+    def write_routes(index: jax.Array, cache: KVCache, routes: jax.Array) -> KVCache:
+        from gigpo_jax.models.routes import write_token_routes
+
+        return write_token_routes(cache, routes, index, positions)
+
+    x = embed_tokens(config, params, tokens)
+    x, cache = run_layers(config, params, cache, x, angles, attend, write_routes, experts=experts)
+    return score_tokens(config, params, apply_final_norm(config, params, x)), cache
+
+
+def run_layers(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    x: jax.Array,
+    angles: tuple[Rotary, ...],
+    attend: Callable,
+    write_routes: Callable,
+    select: Select = select_all,
+    experts: Experts | None = None,
+    deep: jax.Array | None = None,
+) -> tuple[jax.Array, KVCache]:
+    """Runs all layers over a cache.
+
+    Args:
+      config: model shape.
+      params: parameter tree of `init_params`.
+      cache: the cache.
+      x: [..., D] embeddings.
+      angles: result of `model_angles`.
+      attend: function (layer index, cache, query, key, value) -> (mixed values, cache).
+      write_routes: function (index of the layer among those with experts, cache, experts of the
+        tokens [..., k]) -> cache; called if the cache has room for them.
+      select: selection of the tokens in the result.
+      experts: function for the experts.
+      deep: second result of `insert_images`.
+
+    Returns:
+      The residual stream [..., D] of the selected tokens, and the cache.
+    """
+    for run in config.layer_runs:
+        layers = params[run.stack]
+        graph = layer_graph(config, adapted_linears(layers), run.stack)
+
+        def run_layer(
+            index: jax.Array | int,
+            params: Params,
+            carry: tuple[jax.Array, KVCache],
+            layer_select: Select = select_all,
+            run: LayerRun = run,
+            graph: Any = graph,
+        ) -> tuple[jax.Array, KVCache]:
+            x, cache = carry
+            # `index` counts the layers of the stack, `number` those of the whole model.
+            number = index + (run.first - run.start)
+            attend_layer = functools.partial(attend, number, cache)
+            layer_angles = take_angles(config, angles, number)
+            layer = nnx.merge(graph, params)
+            x, cache, routes = layer(x, layer_angles, attend_layer, layer_select, experts)
+            if deep is not None:
+                from gigpo_jax.models.vision.vision import add_deep_features
+
+                x = add_deep_features(x, deep, number, layer_select)
+            if routes is not None and cache.routes is not None:
+                cache = write_routes(index, cache, routes)
+            return x, cache
+
+        if config.for_cpu:
+            # Only the last layer may drop tokens: every earlier one makes keys and values of all of
+            # them. The experts of dropped tokens would not be known.
+            last_select = select if cache.routes is None else select_all
+            x, cache = _run_apart(config, run, run_layer, layers, (x, cache), last_select)
+        else:
+            x, cache = _run_stacked(run, run_layer, layers, (x, cache))
+    if config.for_cpu and cache.routes is None:
+        return x, cache
+    return select(x), cache
+
+
+def _run_apart(
+    config: DecoderConfig,
+    run: LayerRun,
+    run_layer: Callable[..., tuple[jax.Array, KVCache]],
+    layers: Sequence[Params],
+    carry: tuple[jax.Array, KVCache],
+    last_select: Select,
+) -> tuple[jax.Array, KVCache]:
+    # A loop of Python: the layers are separate trees, whose kernels XLA reads in place.
+    for index in range(run.start, run.stop):
+        is_last = run.first + index - run.start == config.num_layers - 1
+        carry = run_layer(index, layers[index], carry, last_select if is_last else select_all)
+    return carry
+
+
+def _run_stacked(
+    run: LayerRun,
+    run_layer: Callable[..., tuple[jax.Array, KVCache]],
+    layers: Params,
+    carry: tuple[jax.Array, KVCache],
+) -> tuple[jax.Array, KVCache]:
+    # The cache is the carry of the loop and is updated in place; as input and output of a scan it
+    # would be copied.
+    def run_stacked(
+        index: jax.Array, carry: tuple[jax.Array, KVCache]
+    ) -> tuple[jax.Array, KVCache]:
+        return run_layer(index, jax.tree.map(lambda leaf: leaf[index], layers), carry)
+
+    return jax.lax.fori_loop(run.start, run.stop, run_stacked, carry)
+
+
+def cache_window(
+    config: DecoderConfig, capacity: int, layer: jax.Array | int
+) -> jax.Array | int | None:
+    """Returns how many tokens of a cache a layer sees; None: all.
+
+    Caches of sliding layers hold whole texts; a window is a mask, and the blocks before it are not
+    read.
+    """
+    windows = config.layer_windows(capacity)
+    if not any(windows):
+        return None
+    if isinstance(layer, int):
+        return windows[layer] or None
+    return jnp.array([window or capacity for window in windows])[layer]
