@@ -1,4 +1,4 @@
-"""Qwen2.5, Qwen3 and Llama 3 in Flax: models, weights and tokenizers, without any RL.
+"""Qwen, Llama, Gemma and others in Flax: models, weights and tokenizers, without any RL.
 
 from gigpo_jax.models import load_hf, logits, save_hf
 

@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import (
+    FULL,
+    SLIDING,
+    UNROTATED,
+    DecoderConfig,
+    ExpertConfig,
+)
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
@@ -76,6 +82,46 @@ PUBLISHED: dict[str, DecoderConfig] = {
     "qwen3-4b": _qwen3(2560, 9728, 36, 32),
     "qwen3-8b": _qwen3(4096, 12288, 36, 32),
     "qwen3-30b-a3b": _QWEN3_30B_A3B,
+}
+
+
+def _gemma3(hidden: int, inner: int, layers: int) -> DecoderConfig:
+    return DecoderConfig(
+        262144,
+        hidden,
+        inner,
+        layers,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=256,
+        bos_token_id=2,
+        eos_token_id=1,
+        model_type="gemma3_text",
+        layer_types=tuple(FULL if (layer + 1) % 6 == 0 else SLIDING for layer in range(layers)),
+        sliding_window=512,
+        query_scalar=256,
+    )
+
+
+# Other text models by their published names: https://huggingface.co/google and HuggingFaceTB.
+PUBLISHED_TEXT: dict[str, DecoderConfig] = {
+    "gemma-3-270m-it": _gemma3(640, 2048, 18),
+    "gemma-3-1b-it": _gemma3(1152, 6912, 26),
+    "SmolLM3-3B": DecoderConfig(
+        128256,
+        2048,
+        11008,
+        num_layers=36,
+        num_heads=16,
+        num_kv_heads=4,
+        head_dim=128,
+        rope_theta=5_000_000.0,
+        max_position_embeddings=65536,
+        bos_token_id=128000,
+        eos_token_id=128012,
+        model_type="smollm3",
+        layer_types=(FULL, FULL, FULL, UNROTATED) * 9,
+    ),
 }
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gigpo_jax.models.files.json_values import JsonValues
 
 # model_type in config.json, and the name of the family's file in this folder
-FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral")
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "smollm3", "gemma3_text")
 
 
 @dataclass(frozen=True)

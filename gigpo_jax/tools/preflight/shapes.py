@@ -20,9 +20,9 @@ from gigpo_jax.learner.planned_tokens import segment_steps
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.cache import route_dtype
 from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.published import PUBLISHED, PUBLISHED_VISION
+from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT, PUBLISHED_VISION
+from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.models.vision.vision import Images
 from gigpo_jax.policy import Policy, lora_config, param_shardings, trained_shardings
 from gigpo_jax.rl import update
@@ -73,7 +73,7 @@ def model_shape(config: ConfigDict) -> decoder.DecoderConfig:
     for size, shape in PUBLISHED.items():
         is_qwen = shape.model_type == "qwen2"
         published[f"Qwen2.5-{size.upper()}-Instruct" if is_qwen else size.title()] = shape
-    published |= PUBLISHED_VISION
+    published |= PUBLISHED_TEXT | PUBLISHED_VISION
     if Path(path).name not in published:
         raise InputError(
             "no such folder",

@@ -1,5 +1,6 @@
 """Folders that say two things: two heads, two sets of weights, too few positions."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.policy import check_shape
+from tests.models.shapes import SMALL
 from tests.models.text.folders import write_model
 
 WEIGHTS = "model.safetensors"
@@ -77,3 +79,14 @@ def test_texts_longer_than_the_positions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         check_shape(config, shape)
     assert "up to 65 tokens, the model has 64 positions" in str(caught.value)
+
+
+def test_trees_of_texts_longer_than_a_window_are_refused() -> None:
+    shape = SMALL["gemma3"]
+    config = default_config()
+    config.sampling.update(max_prompt_tokens=12, max_response_tokens=8)
+    check_shape(config, shape)
+    config.batch.share_prefixes = True
+    with pytest.raises(InputError, match="the model has sliding windows of 6 tokens"):
+        check_shape(config, shape)
+    check_shape(config, dataclasses.replace(shape, sliding_window=config.batch.row_length))

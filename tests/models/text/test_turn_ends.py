@@ -17,6 +17,16 @@ from tests.models.shapes import SMALL
 from tests.models.text.folders import CHATML, END_OF_TEXT, END_OF_TURN, write_model, write_tokenizer
 
 ONE_MESSAGE = "{{ messages[0]['content'] }}{% if messages|length > 1 %}{{ raise_exception('one message') }}{% endif %}"
+# As Gemma's: a system message stands in the first user message, other roles must alternate.
+ALTERNATING = (
+    "{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] + '\\n\\n' %}"
+    "{% set turns = messages[1:] %}{% else %}{% set first = '' %}{% set turns = messages %}{% endif %}"
+    "{% for m in turns %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ '<start_of_turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\\n' }}"
+    "{{ (first if loop.first else '') + m['content'] | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)
 NO_END = "{% for m in messages %}{{ '<|im_start|>' + m['content'] }}{% endfor %}"
 
 
@@ -73,3 +83,20 @@ def test_the_template_names_the_end(
 ) -> None:
     folder = write_tokenizer(tmp_path / "model", template=template, eos=END_OF_TEXT)
     assert load_tokenizer(folder).stop_token_ids == ids
+
+
+def test_turns_as_gemma_has_them(tmp_path: Path) -> None:
+    """A system message begins the first user message; the end of a turn is no end of a text."""
+    special = ("<pad>", "<eos>", "<start_of_turn>", "<end_of_turn>")
+    folder = write_tokenizer(tmp_path / "model", template=ALTERNATING, eos="<eos>", special=special)
+    tokenizer = load_tokenizer(folder)
+    end = tokenizer.token_id("<end_of_turn>")
+    assert tokenizer.stop_token_ids == (end, tokenizer.token_id("<eos>"))
+    prompt = tokenizer.encode_chat("a room", system="be brief")
+    response = [*tokenizer.encode("go"), end]
+    rest = tokenizer.encode_continuation("next", response)
+    text = tokenizer.decode([*prompt, *response, *rest], keep_special=True)
+    assert text == (
+        "<start_of_turn>user\nbe brief\n\na room<end_of_turn>\n<start_of_turn>model\n"
+        "go<end_of_turn>\n<start_of_turn>user\nnext<end_of_turn>\n<start_of_turn>model\n"
+    )
