@@ -15,9 +15,19 @@ ROPE_FACTORS = "rope_freqs.weight"  # one for each frequency, in files of Llama 
 # Features that other models of these architectures have, and the values that turn them off.
 DISABLED_FEATURES = {
     "expert_count": 0,
-    "rope.scaling.type": "none",
+    "rope.scale_linear": 1.0,
     "attention.sliding_window": 0,
     "attention.scale": 0.0,
+}
+# Key of a rope_scaling -> key of the metadata behind rope.scaling, for its kinds.
+ROPE_SCALING = {
+    "linear": {"factor": "factor"},
+    "yarn": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_context_length",
+        "beta_fast": "yarn_beta_fast",
+        "beta_slow": "yarn_beta_slow",
+    },
 }
 SAMPLING = {  # key of generation_config.json -> key of the metadata behind general.sampling
     "temperature": "temp",
@@ -79,7 +89,8 @@ def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
     }
     if name == "llama":
         config |= {"attention_bias": False, "mlp_bias": False}
-    if (scaling := _read_rope_factors(gguf, config)) is not None:
+    scaling = _read_rope_scaling(gguf) or _read_rope_factors(gguf, config)
+    if scaling is not None:
         config["rope_scaling"] = scaling
     return config | _token_ids(gguf)
 
@@ -112,12 +123,34 @@ def _refuse_features(gguf: GgufFile) -> None:
     for name, value in DISABLED_FEATURES.items():
         key = f"{gguf.architecture}.{name}"
         if gguf.fields.get(key, value) != value:
-            raise InputError(
-                f"{key}={gguf.fields[key]!r:.60} is not supported",
-                key="FILE",
-                value=gguf.path,
-                fix="choose a file of another model",
-            )
+            raise _refuse_field(gguf, key)
+
+
+def _refuse_field(gguf: GgufFile, key: str) -> InputError:
+    return InputError(
+        f"{key}={gguf.fields[key]!r:.60} is not supported",
+        key="FILE",
+        value=gguf.path,
+        fix="choose a file of another model",
+    )
+
+
+def _read_rope_scaling(gguf: GgufFile) -> dict[str, Any] | None:
+    prefix = f"{gguf.architecture}.rope.scaling."
+    names = [key.removeprefix(prefix) for key in gguf.fields if key.startswith(prefix)]
+    # llama.cpp takes a factor without a kind for a linear one.
+    kind = gguf.fields.get(f"{prefix}type", "linear" if "factor" in names else "none")
+    if kind == "none":
+        return None
+    if kind not in ROPE_SCALING:
+        raise _refuse_field(gguf, f"{prefix}type")
+    keys = ROPE_SCALING[kind]
+    for name in names:
+        if name not in (*keys.values(), "type", "finetuned", "original_context_length"):
+            raise _refuse_field(gguf, prefix + name)
+    values = {key: gguf.fields.get(prefix + name) for key, name in keys.items()}
+    given = {key: value for key, value in values.items() if value is not None}
+    return {"rope_type": kind, **given}
 
 
 def _read_rope_factors(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files import folders
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.rope_scaling import LinearScaling, YarnScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.tools.import_gguf.__main__ import main
 
@@ -138,7 +139,13 @@ def refuse(capsys: pytest.CaptureFixture[str], file: Path, out: Path, *flags: st
         ({"llama.block_count": 3}, {}, "has no tensor blk.2.attn_norm.weight"),
         ({"llama.block_count": 2**31}, {}, "num_hidden_layers=2147483648 must be"),
         ({"llama.expert_count": 8}, {}, "llama.expert_count=8 is not supported"),
-        ({"llama.rope.scaling.type": "yarn"}, {}, "llama.rope.scaling.type='yarn'"),
+        ({"llama.rope.scaling.type": "longrope"}, {}, "llama.rope.scaling.type='longrope'"),
+        ({"llama.rope.scaling.type": "yarn"}, {}, "factor=0.0 must be a finite number above 0"),
+        (
+            {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.attn_factor": 0.5},
+            {},
+            "llama.rope.scaling.attn_factor=0.5 is not supported",
+        ),
         ({"llama.rope.dimension_count": 16}, {}, "llama.rope.dimension_count=16 beside heads of"),
         ({"tokenizer.ggml.model": "llama"}, {}, "the tokenizer llama with the splits"),
         ({"tokenizer.ggml.model": None}, {}, "has no tokenizer.ggml.model"),
@@ -245,6 +252,22 @@ def test_settings_come_from_the_metadata(tmp_path):
         "temperature": 0.7,
     }
     assert load_tokenizer(folder).stop_token_ids == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"factor": 4.0}, LinearScaling(4.0)),
+        ({"type": "linear", "factor": 2.0, "original_context_length": 128}, LinearScaling(2.0)),
+        ({"type": "yarn", "factor": 4.0, "original_context_length": 128}, YarnScaling(4.0, 128)),
+        # The context of the file.
+        ({"type": "yarn", "factor": 2.0, "yarn_beta_fast": 16.0}, YarnScaling(2.0, 512, 16.0)),
+    ],
+)
+def test_linear_and_yarn_scaling_are_read(tmp_path, fields, expected):
+    changes = {f"qwen2.rope.scaling.{name}": value for name, value in fields.items()}
+    file = write_gguf(tmp_path / "m.gguf", architecture="qwen2", changes=changes)
+    assert load_hf(run_import(file, tmp_path / "out"))[0].rope_scaling == expected
 
 
 def test_the_scaling_of_llama_3_is_read_from_its_divisors(tmp_path):
