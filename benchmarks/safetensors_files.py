@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
-from gigpo_jax.models.files import safetensors_file
+from gigpo_jax.models.files import safetensors_file, safetensors_output
 
 RESULTS = Path(__file__).parent / "results"
 SHAPE = (2500, 1000)
@@ -45,7 +45,7 @@ def write_file(library: str, path: Path) -> None:
     if library == "gigpo_jax":
         names = [(name, SHAPE) for name in NAMES]
         data = (tensor.reshape(-1).view(np.uint8).data for tensor in make_tensors())
-        safetensors_file.write_file(path, names, "BF16", data)
+        safetensors_output.write_file(path, names, "BF16", data)
         return
     safetensors.numpy.save_file(dict(zip(NAMES, make_tensors(), strict=True)), path)
     with path.open("rb") as file:
