@@ -3,13 +3,14 @@
     python benchmarks/vllm.py [--models tiny 0.5b 1.5b] [--speed tiny 0.5b]
                               [--rounds 3] [--pushes 3] [--dtype float32]
 
-Random weights of Qwen2.5 shapes (tiny: as models/alfworld_tiny, float32; the others bfloat16),
-or of SmolLM2-135M (135m), one server on this machine, on the CPU. Both engines read the same
-prompts and draw the same number of tokens at temperature 1 without stopping; they take turns in one
-run and the medians count. A push is everything between the call and the verified answer: gathering and writing the file (into
-memory), checking and loading it, and the probe. Its CPU seconds in the learner's process and in the
-server's are counted too: other work on the machine changes them less. Needs .venv-vllm (make
-vllm-venv) and, for 1.5b, 14 GiB of free memory. Writes benchmarks/results/vllm.json.
+Random weights of Qwen2.5 shapes (tiny: as models/alfworld_tiny, float32; the others bfloat16), or
+of SmolLM2-135M (135m), one server on this machine, on the CPU. Both engines read the same prompts
+and draw the same number of tokens at temperature 1 without stopping; they take turns in one run and
+the medians count. A push is everything between the call and the verified answer: gathering and
+writing the file (into memory), checking and loading it, and the probe. Its CPU seconds in the
+learner's process and in the server's are counted too: other work on the machine changes them less.
+Needs .venv-vllm (make vllm-venv) and, for 1.5b, 14 GiB of free memory. Writes
+benchmarks/results/vllm.json.
 """
 
 import argparse
