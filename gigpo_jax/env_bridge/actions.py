@@ -53,9 +53,9 @@ def parse_tagged(response: str, *, fallback_chars: int = 30, keeps_case: bool = 
 
 
 def is_admissible(action: str, admissible: Sequence[str] | None) -> bool | None:
-    """Whether the environment listed an action; None without a list.
+    """Returns whether the environment listed an action; None without a list.
 
-    An entry such as `search[<your query>]` matches every `search[..]` with text in the place of the
+    An entry such as `search[<your query>]` matches every `search[..]` with text in place of the
     placeholder.
     """
     if admissible is None:

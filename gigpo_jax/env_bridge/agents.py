@@ -18,9 +18,7 @@ REFLECTION_TOKENS = 256  # largest length of a reflection
 
 @dataclass(frozen=True)
 class Agent:
-    """A way to ask for actions.
-
-    Fields that are None keep the environment's own way.
+    """A way to ask for actions; fields that are None keep the environment's own way.
 
     Attributes:
       template: Function from the environment's instructions and examples to a template of prompts.
@@ -41,9 +39,9 @@ class Agent:
     def make_parser(
         self, parse: Callable[[str], Response], write: Callable[[str], str]
     ) -> Callable[[str], Response]:
-        """Makes the parser of responses.
+        """Makes the parser of responses, whose action `parse` reads.
 
-        A response that does not keep to the agent's format is invalid; `parse` reads its action.
+        A response that does not keep to the agent's format is invalid.
 
         Args:
           parse: Parser of the environment's own format.
@@ -76,8 +74,5 @@ AGENTS: ReferenceTable[Agent] = ReferenceTable(
 
 
 def find_agent(name: str) -> Agent:
-    """Finds an agent by its name.
-
-    The name is a key of `AGENTS`, or "module:NAME" of an `Agent`. Raises InputError.
-    """
+    """Finds an agent by its name in `AGENTS`, or by "module:NAME"; raises InputError."""
     return find_entry(name, AGENTS, Agent, key="config.agent")

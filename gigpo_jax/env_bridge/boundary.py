@@ -89,9 +89,7 @@ def _validate_image(image: Any) -> None:
 
 
 def validate_result(value: Any) -> StepResult:
-    """Returns the result of a step with plain numbers.
-
-    It has only the documented keys of `info`.
+    """Returns the result of a step with plain numbers and only the documented keys of `info`.
 
     Raises:
       StepError: As in `validate_observation`.
@@ -130,10 +128,7 @@ def _validate_flag(name: str, value: Any) -> bool:
 
 
 def _to_float(value: Any) -> float:
-    """Returns a real number as a float, otherwise NaN.
-
-    NaN fails every comparison.
-    """
+    """Returns a real number as a float, and otherwise NaN, which fails every comparison."""
     try:
         # Only numbers: float("1") would accept text.
         return float(value) if isinstance(value, Real) else math.nan
@@ -155,10 +150,7 @@ def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
 
 
 def _show(value: Any) -> str:
-    """Returns a value as a short text.
-
-    Containers, which may be long, are shown by their type only.
-    """
+    """Returns a value as a short text; containers, which may be long, are shown by their type."""
     if isinstance(value, (list, tuple, Mapping, np.ndarray)):
         return f"a {type(value).__name__}"
     try:

@@ -48,10 +48,7 @@ NASTY_ACTIONS = (
 
 
 class EnvCheckError(AssertionError):
-    """A broken promise of `base.TextEnv`.
-
-    The text is one line about it.
-    """
+    """A broken promise of `base.TextEnv`, described in one line."""
 
 
 class ReplayError(EnvCheckError):
@@ -147,10 +144,7 @@ def _require_equal(is_equal: bool, message: str) -> None:
 
 
 def _check_tasks(tasks: Sequence[Task], second_tasks: Sequence[Task], split: str) -> None:
-    """Checks a split's tasks as two processes list them.
-
-    Both must list the same.
-    """
+    """Checks that two processes list the same valid tasks of a split."""
     _require(bool(tasks), f'tasks("{split}") is empty')
     ids = [task.id for task in tasks]
     if len(set(ids)) < len(ids):
@@ -169,10 +163,7 @@ async def _check_episodes(
     steps: int,
     make_expert: Callable[[int], Expert] | None,
 ) -> list[str]:
-    """Plays episodes and replays them in three ways.
-
-    It returns the properties that hold.
-    """
+    """Plays episodes, replays them in three ways, and returns the properties that hold."""
     # All walks in one environment: the replays below show any state that a reset forgets.
     async with first_pool.episode() as environment:
         walks = [await _walk_randomly(environment, task, steps) for task in tasks]
@@ -208,10 +199,7 @@ async def _check_episodes(
 
 
 async def _check_same_object(environment: PooledEnv, walks: Sequence[_CheckedWalk]) -> None:
-    """Replays episodes in reverse order in the same object.
-
-    Before each, an episode stops in the middle.
-    """
+    """Replays episodes in reverse order in the same object, each after an unfinished episode."""
     # In reverse order, because the walks were played in order: each has other predecessors now.
     for walk in reversed(walks):
         await _reset(environment, walk.task)
@@ -222,10 +210,7 @@ async def _check_same_object(environment: PooledEnv, walks: Sequence[_CheckedWal
 
 
 async def _check_concurrent_episodes(pool: EnvPool, walks: Sequence[_CheckedWalk]) -> None:
-    """Replays all episodes at the same time.
-
-    Each has an object of its own.
-    """
+    """Replays all episodes at the same time, each in its own object."""
     # All at once, so that no walk gets an environment that another has given back.
     environments = [await pool.acquire() for _ in walks]
     replays = await asyncio.gather(*map(_replay_walk, environments, walks))
@@ -234,10 +219,7 @@ async def _check_concurrent_episodes(pool: EnvPool, walks: Sequence[_CheckedWalk
 
 
 async def _check_second_process(pool: EnvPool, walks: Sequence[_CheckedWalk]) -> None:
-    """Replays all episodes twice in another process.
-
-    The second time must open nothing new.
-    """
+    """Replays all episodes twice in another process, which may open nothing new the second time."""
     async with pool.episode() as environment:
         for walk in walks:
             replay = await _replay_walk(environment, walk)
@@ -295,10 +277,7 @@ async def _play_walk(
     choose: Callable[[Observation], str],
     first_observation: Observation,
 ) -> _CheckedWalk:
-    """Plays at most `limit` actions of `choose`.
-
-    They follow the first observation.
-    """
+    """Plays at most `limit` actions of `choose` after the first observation."""
     observation = first_observation
     actions: list[str] = []
     results: list[StepResult] = []
@@ -366,10 +345,7 @@ async def _replay_walk(environment: PooledEnv, walk: _CheckedWalk) -> _CheckedWa
 
 
 def _compare_walks(walk: _CheckedWalk, replay: _CheckedWalk, condition: str) -> None:
-    """Raises EnvCheckError if a replay differs.
-
-    `condition` says how it was played.
-    """
+    """Raises EnvCheckError if a replay, which was played under `condition`, differs."""
     reset_label = f"{walk.task.id}: reset"
     _compare_observations(walk.first_observation, replay.first_observation, reset_label, condition)
     for index, (result, replayed_result) in enumerate(
@@ -407,10 +383,7 @@ def _compare_observations(
 
 
 def _count_resources(pid: int) -> dict[str, int]:
-    """Counts the threads and open files of a process.
-
-    On other systems than Linux the result is empty.
-    """
+    """Counts the threads and open files of a process on Linux; empty on other systems."""
     folders = {"threads": f"/proc/{pid}/task", "open files": f"/proc/{pid}/fd"}
     return {
         name: len(os.listdir(folder)) for name, folder in folders.items() if os.path.isdir(folder)

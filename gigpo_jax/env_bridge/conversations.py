@@ -93,9 +93,9 @@ class SummaryLimits:
 
 
 def summary_anchor(anchor: str) -> str:
-    """The anchor state of a summary.
+    """Returns the anchor state of a summary, given the anchor of the observation after it.
 
-    `anchor` is that of the observation after it. Summaries are then compared with summaries alone.
+    It differs from all anchors of observations, so summaries are compared with summaries alone.
     """
     return "summary\n" + anchor
 

@@ -46,10 +46,7 @@ class Panel:
 
     @property
     def sha256(self) -> str:
-        """Hash of the environment, the split and all tasks.
-
-        It covers the ids and hashes of the tasks in order.
-        """
+        """Hash of the environment, the split, and the ids and hashes of all tasks in order."""
         text = json.dumps(
             [self.environment, self.split, self.tasks], ensure_ascii=True, separators=(",", ":")
         )

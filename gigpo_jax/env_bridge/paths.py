@@ -33,11 +33,10 @@ def expand_path(key: str, path: str | os.PathLike) -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """Makes the cache folder of one environment.
+    """Makes the cache folder of one environment, for generated or prepared data.
 
-    It holds generated or prepared data. It is $GIGPO_JAX_CACHE/name, else
-    $XDG_CACHE_HOME/gigpo_jax/name, else ~/.cache/gigpo_jax/name; the folder of "module:NAME" is
-    module.NAME.
+    It is $GIGPO_JAX_CACHE/name, else $XDG_CACHE_HOME/gigpo_jax/name, else ~/.cache/gigpo_jax/name;
+    the folder of "module:NAME" is module.NAME.
 
     Raises:
       InputError: The folder cannot be made.
@@ -63,9 +62,7 @@ def cache_folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, timeout_s: float = 3600.0) -> Iterator[None]:
-    """Holds the lock of a folder that is generated.
-
-    Other processes wait for it.
+    """Holds the lock of a folder that is generated, for which other processes wait.
 
     Raises:
       InputError: Another process holds the lock for more than `timeout_s` seconds.

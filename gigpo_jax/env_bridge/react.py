@@ -23,13 +23,11 @@ _THOUGHT = re.compile(r"^[ *]*thought(?: \d+)?[ *]*:[ *]*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ReAct:
-    """The prompt of a step of a ReAct agent.
-
-    It has the environment, examples, reflections, and the episode so far.
+    """The prompt of a ReAct step: environment, examples, reflections, and the episode so far.
 
     Attributes:
       about: Instructions of the environment.
-      examples: Examples by task type; the prompt shows those of the task's type.
+      examples: Examples by task type; the prompt shows the examples of the task's type.
     """
 
     about: Instruct
@@ -144,9 +142,7 @@ def write_transcript(inputs: PromptInput) -> list[str]:
 
 
 def read_step(response: str) -> tuple[str, str] | None:
-    """Reads the thought and first action of a ReAct response.
-
-    The thought is on one line.
+    """Reads the thought, as one line, and the first action of a ReAct response.
 
     Returns:
       The thought and the text of the action; None if the response has no action.

@@ -11,27 +11,24 @@ IMAGE = "<image>"
 
 
 class EnvError(RuntimeError):
-    """Failure of an environment, its process or a needed service.
+    """Failure of an environment, its process or a needed service, which aborts the episode.
 
-    The episode is aborted, the run continues.
+    The run continues.
     """
 
     status = 1  # exit status of a command that the error ends
 
 
 class StepError(EnvError):
-    """Failure of one call of an environment.
+    """Failure of one call of an environment: it raised, returned a bad result, or timed out.
 
-    The call raised, returned a malformed result, or timed out. The cause may be the action, so
-    leaving the episode out may bias the statistics.
+    The cause may be the action, so leaving the episode out may bias the statistics.
     """
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of an environment.
-
-    All its episodes start from the same state.
+    """A task of an environment, whose episodes all start from the same state.
 
     Attributes:
       id: Stable name, unique in its environment; panels list it.
@@ -90,8 +87,8 @@ class StepResult:
       info: "won" (bool), "score" (float in [0, 1]) and, if the environment can compute it, "regret"
         (float); a worker process drops other keys. The score is the share of the task that is done
         after this step: 1 if and only if the task is won, 0 without partial success. The score of
-        an episode is that of its last step. The regret is the number of additional actions to the
-        goal, compared with the best action.
+        an episode is the score of its last step. The regret is the number of additional actions to
+        the goal, compared with the best action.
     """
 
     observation: Observation
@@ -101,9 +98,9 @@ class StepResult:
 
 
 def anchor_hash(state: str | bytes) -> tuple[int, int]:
-    """Hashes an anchor state to two u32 lanes.
+    """Hashes an anchor state to two u32 lanes of a BLAKE2b digest, the same on every machine.
 
-    They are of a BLAKE2b digest. Text is hashed as UTF-8. The hash is the same on every machine.
+    Text is hashed as UTF-8.
     """
     data = state
     if isinstance(data, str):

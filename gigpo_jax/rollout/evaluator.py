@@ -20,7 +20,7 @@ from gigpo_jax.trajectory import Trajectory
 
 
 def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Task, ...]] | None:
-    """The panel `eval.panel` and its tasks; None without one.
+    """Returns the panel `eval.panel` and its tasks, or None without one.
 
     The panels of several environments are joined, in order.
 
@@ -117,10 +117,7 @@ class Evaluator:
         return trajectories
 
     def outcomes(self, results: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
-        """Outcomes of one episode of every task by decoding.
-
-        They are of all hosts, in panel order.
-        """
+        """Returns one episode's outcome of every task, of all hosts in panel order, by decoding."""
         return {
             decoding: collect_outcomes(trajectories, self._tasks)
             for decoding, trajectories in results.items()

@@ -42,7 +42,7 @@ class ExpertStarts:
         return max(0, length - 1 - iteration // self.iterations)
 
     async def find_start(self, pool: EnvPool, task: Task, iteration: int, group: int) -> Past:
-        """Lets the expert play; returns where episodes begin.
+        """Lets the expert play, and returns where episodes begin.
 
         The result follows from the arguments alone: a resumed run gets the same one.
         """
@@ -82,10 +82,7 @@ class ExpertStarts:
 
 
 def make_expert_starts(config: ConfigDict) -> ExpertStarts | None:
-    """The starts of a run's training episodes in one environment.
-
-    None: those of its tasks.
-    """
+    """Returns the starts of a run's episodes in one environment, or None for the tasks' own."""
     if not config.train.expert_starts:
         return None
     return ExpertStarts(

@@ -33,9 +33,7 @@ class Visits(NamedTuple):
 
 
 def choose_uniform(visits: Visits, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Draws visits with equal probability.
-
-    None comes twice while there are others.
+    """Draws visits with equal probability, none twice while there are others.
 
     Returns:
       [number] i, rows of the visits.
@@ -46,9 +44,7 @@ def choose_uniform(visits: Visits, number: int, generator: np.random.Generator) 
 
 
 def choose_surprising(visits: Visits, number: int) -> np.ndarray:
-    """Chooses the states with the largest mean surprise.
-
-    A state comes twice once all have come.
+    """Chooses the states with the largest mean surprise, none twice while there are others.
 
     Returns:
       [number] i, rows of the visits.
@@ -110,9 +106,9 @@ def _return_variance(visits: Visits, gamma: float) -> np.ndarray:
 
 
 def _shortest_pasts(visits: Visits) -> np.ndarray:
-    """Each state's visit with the shortest past, [S] i.
+    """Returns each state's visit with the shortest past, [S] i.
 
-    The past costs the fewest replayed steps and leaves the most steps before the limit.
+    This past costs the fewest replayed steps and leaves the most steps before the limit.
     """
     order = np.argsort(visits.step, kind="stable")
     _, first = np.unique(visits.state[order], return_index=True)

@@ -35,7 +35,7 @@ class Forking:
     ) -> list[Past]:
         """Chooses the starts of a group's forks.
 
-        A pure function of its arguments: a resumed run chooses the same ones.
+        It is a pure function of its arguments, so that a resumed run chooses the same starts.
 
         Args:
           episodes: First episodes of the group; aborted ones are ignored.

@@ -79,9 +79,7 @@ def make_endpoint(
 
 @dataclass(frozen=True)
 class HarnessRunner:
-    """Lets a program play each episode in its own session.
-
-    See `episode.Runner`.
+    """Lets a program play each episode in its own session; see `episode.Runner`.
 
     Attributes:
       endpoint: Endpoint as from `make_endpoint`.
@@ -94,9 +92,7 @@ class HarnessRunner:
     on_attempt: Callable[[Trajectory], None] | None = None
 
     async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
-        """Plays one episode.
-
-        The trajectory is aborted if the program fails or posts no reward.
+        """Plays one episode, which is aborted if the program fails or posts no reward.
 
         Raises:
           EngineLost: the engine will give no more responses, or the endpoint failed.

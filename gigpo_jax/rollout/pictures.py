@@ -93,10 +93,7 @@ def check_length(tokens: Sequence[int], images: Sequence[np.ndarray], limit: int
 def prompt_images(
     vision: "VisionConfig | None", tokens: Sequence[int], images: Sequence[np.ndarray]
 ) -> "PromptImages | None":
-    """The images of a prompt from `prompt_encoder`.
-
-    None for a model of text alone.
-    """
+    """Returns the images of a prompt from `prompt_encoder`; None for a model of text alone."""
     if vision is None:
         return None
     from gigpo_jax.models.vision.images import prepare_images

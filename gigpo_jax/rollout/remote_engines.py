@@ -132,10 +132,7 @@ def _plan_processes(
 
 
 def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
-    """The servers of `engine.urls` that a host uses.
-
-    Each server belongs to one host.
-    """
+    """Returns the servers of `engine.urls` that a host uses; each belongs to one host."""
     all_urls = tuple(url.strip().rstrip("/") for url in urls.split(",") if url.strip())
     if all_urls and len(all_urls) < hosts:
         raise InputError(
@@ -149,9 +146,6 @@ def urls_of_host(urls: str, host: int, hosts: int) -> tuple[str, ...]:
 
 
 def probe_tokens(tokenizer: Tokenizer, limit: int) -> tuple[int, ...]:
-    """A prompt whose log-probabilities verify a push.
-
-    It has at most `limit` - 1 tokens.
-    """
+    """Returns a prompt of at most `limit` - 1 tokens whose log-probabilities verify a push."""
     # One less: a server samples at least one token behind a prompt.
     return tuple(tokenizer.encode_chat(PROBE_TEXT))[: min(PROBE_TOKENS, limit - 1)]

@@ -44,8 +44,8 @@ def collect_outcomes(
 ) -> list[Outcome]:
     """Gathers from all hosts how every task ended.
 
-    Later trials than `trials` do not count. A task is won if a trial is won. Its score is that of
-    the best trial, its length the steps of all of them.
+    Later trials than `trials` do not count. A task is won if a trial is won. Its score is the
+    score of the best trial, its length the steps of all of them.
 
     Args:
       trajectories: Trajectories of this host; group is the index of the task, member the number of
@@ -169,10 +169,10 @@ def results_table(results: dict[str, dict[str, dict]]) -> str:
 
 
 def panel_metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
-    """Outcomes by decoding as metrics.
+    """Returns the outcomes by decoding as metrics `val/<decoding>/<name>`.
 
-    `val/<decoding>/<name>`, of environments of `env.mix` `val/<decoding>/<name>/<label>`, and of
-    task types `val/<decoding>/success_rate/<type>`.
+    Environments of `env.mix` have `val/<decoding>/<name>/<label>` too, and task types
+    `val/<decoding>/success_rate/<type>`.
     """
     metrics: dict[str, float] = {}
     for decoding, outcomes in results.items():
@@ -194,9 +194,9 @@ def panel_metrics(results: dict[str, list[Outcome]]) -> dict[str, float]:
 def panel_record(
     panel: Panel, tasks: Sequence[Task], iteration: int, results: dict[str, list[Outcome]]
 ) -> dict[str, Any]:
-    """Results task by task as JSON values.
+    """Returns the results task by task as JSON values, for comparisons between runs.
 
-    They serve comparisons between runs. An aborted episode is null.
+    An aborted episode is null.
     """
     return {
         "iteration": iteration,
@@ -209,15 +209,12 @@ def panel_record(
 
 
 def list_ids(tasks: Sequence[Task]) -> list[str]:
-    """The ids of tasks.
-
-    Those of `env.mix` begin with the label of their environment.
-    """
+    """Returns the ids of tasks, which in `env.mix` begin with the label of the environment."""
     return ["/".join(filter(None, (task.environment, task.id))) for task in tasks]
 
 
 def record_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
-    """Success and score of every task as JSON values.
+    """Returns success and score of every task as JSON values.
 
     An aborted episode is null, not false: a comparison of two runs leaves the task out.
     """
@@ -228,9 +225,9 @@ def record_outcomes(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a proportion.
+    """Returns the 95% Wilson score interval of a proportion, (0, 1) without trials.
 
-    It is (0, 1) without trials. Source: Wilson 1927; Brown, Cai, DasGupta 2001, equation 4.
+    Source: Wilson 1927; Brown, Cai, DasGupta 2001, equation 4.
     """
     if trials == 0:
         return 0.0, 1.0
@@ -246,10 +243,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% normal interval of a mean.
-
-    It is the mean itself twice for fewer than two values.
-    """
+    """Returns the 95% normal interval of a mean, or the mean twice for fewer than two values."""
     mean = float(np.mean(values)) if len(values) else 0.0
     if len(values) < 2:
         return mean, mean

@@ -10,10 +10,9 @@ PICTURES = "rollout/pictures"  # name of a sample's pictures in loggers
 
 
 def sample_text(rollouts: Rollouts) -> str:
-    """An episode as Markdown.
+    """Returns an episode as Markdown, with the response, reward and credit of each step.
 
-    Each step has its response, reward and credit. A picture appears as its number, its size and its
-    state.
+    A picture appears as its number, its size and its state.
     """
     episode = _choose_episode(rollouts)
     if episode is None:
@@ -45,10 +44,7 @@ def sample_text(rollouts: Rollouts) -> str:
 
 
 def sample_pictures(rollouts: Rollouts) -> list[bytes]:
-    """The pictures of the same episode as PNG files.
-
-    They are in the order of its steps.
-    """
+    """Returns the pictures of the same episode as PNG files, in the order of its steps."""
     episode = _choose_episode(rollouts)
     if episode is None:
         return []

@@ -59,10 +59,9 @@ def draw_tasks(
 def _assign_environments(
     iteration: int, groups: int, seed: int, shares: Mapping[str, float]
 ) -> tuple[list[str], Counter]:
-    """Label of each group of an iteration, and earlier counts.
+    """Returns the label of each group of an iteration, and earlier groups of the same label.
 
-    A count is the number of earlier groups of the same label. Systematic sampling: the points of an
-    iteration have equal distances and a random start.
+    Systematic sampling: the points of an iteration have equal distances and a random start.
     """
     labels = list(shares)
     ends = np.cumsum(list(shares.values()))[:-1]
@@ -99,10 +98,7 @@ class _Stream:
 def _draw(
     tasks: Sequence[Task], stream: _Stream, weights: np.ndarray | None, start: int, count: int
 ) -> list[Task]:
-    """Tasks of one environment.
-
-    They are the `count` from `start` in its orders, or draws by weights.
-    """
+    """Returns `count` tasks of one environment, from `start` in its orders or drawn by weights."""
     indices = [index for index, task in enumerate(tasks) if task.environment == stream.label]
     size = len(indices)
     if weights is not None:
@@ -132,7 +128,7 @@ def spare_groups(
     weights: np.ndarray | None = None,
     shares: Mapping[str, float] = ALONE,
 ) -> list[list[tuple[int, Task]]]:
-    """Spare groups that may replace those of an iteration.
+    """Returns spare groups that may replace groups of an iteration.
 
     For each of the `groups` these are group numbers and tasks, in order. They are of the same
     environment and come from their own orders, so the tasks of `draw_tasks` stay the same. A pure

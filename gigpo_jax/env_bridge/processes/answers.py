@@ -78,10 +78,7 @@ def _encode_observation(observation: Observation) -> list[Any]:
 
 
 def parse_answer(body: bytes) -> Answer:
-    """Reads the number and kind of an answer.
-
-    It may raise an exception of any type.
-    """
+    """Reads the number and kind of an answer; may raise an exception of any type."""
     (size,) = _SIZE.unpack_from(body)
     text = body[_SIZE.size : _SIZE.size + size].decode("utf-8", "surrogatepass")
     number, kind, content = json.loads(text)
@@ -92,9 +89,7 @@ def parse_answer(body: bytes) -> Answer:
 
 
 def decode_value(answer: Answer, operation: str) -> Any:
-    """Decodes and validates the value of an answer.
-
-    It may raise an exception of any type.
+    """Decodes and validates the value of an answer; may raise an exception of any type.
 
     Args:
       answer: The answer.

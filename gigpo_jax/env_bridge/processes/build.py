@@ -11,9 +11,7 @@ from gigpo_jax.core.references import load_reference
 def build_object(
     reference: str, options: Mapping[str, Any], *, key: str = "config.env.options"
 ) -> Any:
-    """Calls the builder that "module:NAME" names.
-
-    An error whose key is an option, such as `size='huge': ..`, gets `key` before it.
+    """Calls the builder that "module:NAME" names, and puts `key` before an option in its errors.
 
     Args:
       reference: Builder, "module:NAME".

@@ -66,8 +66,5 @@ def pack_call(message: object) -> bytes:
 
 
 def parse_call(body: bytes) -> Any:
-    """Decodes a setup or a call.
-
-    Both come from the pool alone.
-    """
+    """Decodes a setup or a call, which come from the pool alone."""
     return pickle.loads(body)

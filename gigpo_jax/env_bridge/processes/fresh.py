@@ -56,7 +56,7 @@ class FreshProcess:
           function: Function, "module:NAME".
           arguments: Arguments of the function, texts.
           pass_fds: File descriptors that the process inherits.
-          environ: Environment variables in addition to those of this process.
+          environ: Environment variables in addition to this process's.
           stdin: Standard input, as for `subprocess.Popen`.
           stdout: Standard output, as for `subprocess.Popen`.
           stderr: Standard error, as for `subprocess.Popen`.
@@ -97,10 +97,7 @@ class FreshProcess:
             self._lifeline = -1
 
     def end(self) -> None:
-        """Closes the lifeline and waits for the end.
-
-        The process and its group are gone then.
-        """
+        """Closes the lifeline and waits until the process and its group have ended."""
         self.close()
         try:
             self.popen.wait(_END_S)
@@ -112,10 +109,9 @@ class FreshProcess:
 
 
 def run_guard(lifeline: str, function: str, *arguments: str) -> None:
-    """Runs the function in a child that it guards.
+    """Forks a child to run the function, and kills the child's group at the end.
 
-    It forks, and kills the child's group at the end. It returns in the child only; the guard exits
-    with the child's status.
+    It returns in the child only; the guard exits with the child's status.
     """
     # Safe here: nothing has started a thread yet.
     child = os.fork()
@@ -161,9 +157,7 @@ def run_guard(lifeline: str, function: str, *arguments: str) -> None:
 
 
 def _wait_for_child(child: int, wakeup: int, deadline: float | None) -> int | None:
-    """Waits for the child or a deadline.
-
-    Without a deadline it waits until the lifeline is closed.
+    """Waits for the child until a deadline, or else until the lifeline is closed.
 
     Returns:
       The child's wait status; None if the deadline or the end of the lifeline came first.
@@ -183,10 +177,7 @@ def _wait_for_child(child: int, wakeup: int, deadline: float | None) -> int | No
 
 
 def die_with_parent(number: int) -> None:
-    """Asks for a signal when the parent is killed.
-
-    The kernel sends it to this process, on Linux only.
-    """
+    """Asks the kernel for a signal when the parent is killed; it works on Linux only."""
     if sys.platform != "linux":
         return
     parent = os.getppid()

@@ -22,17 +22,14 @@ _EMPTY_OBSERVATION = Observation("", "", None, "")
 
 
 def encode_address(address: SessionAddress) -> str:
-    """Encodes an address as an action for a `HarnessEnv`.
-
-    With it the environment plays its episode.
-    """
+    """Encodes an address as an action with which a `HarnessEnv` plays its episode."""
     return json.dumps(dataclasses.asdict(address))
 
 
 class HarnessEnv:
     """Plays episodes with a `base.Harness`.
 
-    Its results are empty: reward and steps are in the session.
+    Its results are empty, because reward and steps are in the session.
     """
 
     def __init__(self, program: str, options: Mapping[str, Any]) -> None:
@@ -50,7 +47,7 @@ class HarnessEnv:
         return _EMPTY_OBSERVATION
 
     async def step_async(self, action: str) -> StepResult:
-        """Plays the episode; `action` is an address as from `encode_address`.
+        """Plays the episode of `action`, an address as from `encode_address`.
 
         Episodes of other slots run at the same time.
         """

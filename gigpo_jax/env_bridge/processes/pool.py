@@ -105,7 +105,7 @@ class EnvPool:
           start_timeout_s: Time limit for a worker to be ready, for `tasks` and for a reset, s.
           step_timeout_s: Time limit for a step, s. The time of a call starts when it is the
             worker's oldest one.
-          environ: Environment variables of the workers in addition to those of this process.
+          environ: Environment variables of the workers in addition to this process's.
 
         Raises:
           InputError: A reference or option is wrong, or data is missing.
@@ -161,7 +161,7 @@ class EnvPool:
         self.close()
 
     def tasks(self, split: str) -> list[Task]:
-        """The tasks of a split, in the environment's order.
+        """Returns the tasks of a split, in the environment's order.
 
         The first call of a split blocks for up to `start_timeout_s`.
 
@@ -207,10 +207,7 @@ class EnvPool:
             environment.release()
 
     def close(self) -> None:
-        """Ends all workers.
-
-        Pending calls raise `EnvError`. May be called twice.
-        """
+        """Ends all workers, so that pending calls raise `EnvError`; may be called twice."""
         self._closed = True
         for worker in self._workers:
             self._detach_worker(worker)

@@ -23,10 +23,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerLost(Exception):
-    """A worker that cannot be used any more.
-
-    The text is the reason.
-    """
+    """A worker that cannot be used any more, with the reason as text."""
 
 
 @dataclass(eq=False)
@@ -67,10 +64,7 @@ class Call:
 
 
 def make_error(kind: str, value: Any) -> Exception:
-    """Returns the exception that a failed answer describes.
-
-    The kind of such an answer is not "ok".
-    """
+    """Returns the exception that a failed answer describes, whose kind is not "ok"."""
     if kind == "input":
         return InputError(**value)
     return StepError(value) if kind == "step" else EnvError(value)
@@ -82,7 +76,7 @@ class WorkerProcess:
     Attributes:
       index: Index of the worker in the pool.
       process: Guard and worker.
-      pid: Process id of the worker; that of the guard until the worker is ready.
+      pid: Process id of the worker, or of the guard until the worker is ready.
       ready: Whether the worker has built its first environment.
       failure: Reason why the worker is not used any more; None while it is used.
       socket: Socket to the worker.
@@ -210,10 +204,7 @@ class WorkerProcess:
             self.pid = value
 
     def check_limit(self) -> None:
-        """Raises WorkerLost if the oldest call is over its limit.
-
-        It also raises what `receive_answers` raises.
-        """
+        """Raises WorkerLost if the oldest call is over its limit, or as `receive_answers` does."""
         # Read first: if this process was busy, the answers may have arrived in time.
         while self.failure is None and self.calls:
             count = len(self.calls)
@@ -235,10 +226,7 @@ class WorkerProcess:
             return "closed its socket"
 
     def fail(self, reason: str) -> None:
-        """Fails the calls of the worker and ends it.
-
-        The worker gets a moment to close its environments.
-        """
+        """Fails the calls of the worker and ends it, after a moment to close its environments."""
         if self.failure is not None:
             return
         self.failure = reason

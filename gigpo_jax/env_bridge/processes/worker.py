@@ -28,10 +28,7 @@ _ERROR_CHARACTERS = 2000  # of the text of an error
 
 
 class _Host:
-    """The environments of this process, one per slot.
-
-    Each is built at first use.
-    """
+    """The environments of this process, one per slot, each built at first use."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
@@ -87,10 +84,9 @@ class _Host:
 
 
 def _describe_failure(err: BaseException) -> tuple[str, Any]:
-    """Returns kind and text of an exception.
+    """Returns kind and text of an exception, or kind and fields of an InputError.
 
-    Of an InputError it returns the fields. Every text is one line that is safe to print on a
-    terminal.
+    Every text is one line that is safe to print on a terminal.
     """
     if isinstance(err, InputError):
         fields = {"reason": err.reason, "key": err.key, "value": err.value, "fix": err.fix}
