@@ -1,7 +1,7 @@
 """Prompts and single tokens over a KV cache of static shape."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -208,39 +208,31 @@ def run_layers(
                 cache = write_routes(index, cache, routes)
             return x, cache
 
-        if config.for_cpu:
-            # Only the last layer may drop tokens: every earlier one makes keys and values of all of
-            # them. The experts of dropped tokens would not be known.
-            last_select = select if cache.routes is None else select_all
-            x, cache = _run_apart(config, run, run_layer, layers, (x, cache), last_select)
-        else:
-            x, cache = _run_stacked(run, run_layer, layers, (x, cache))
+        # The experts of dropped tokens would not be known.
+        last_select = select if cache.routes is None else select_all
+        x, cache = _run_stack(config, run, run_layer, layers, (x, cache), last_select)
     if config.for_cpu and cache.routes is None:
         return x, cache
     return select(x), cache
 
 
-def _run_apart(
+def _run_stack(
     config: DecoderConfig,
     run: LayerRun,
     run_layer: Callable[..., tuple[jax.Array, KVCache]],
-    layers: Sequence[Params],
+    layers: Any,
     carry: tuple[jax.Array, KVCache],
     last_select: Select,
 ) -> tuple[jax.Array, KVCache]:
-    # A loop of Python: the layers are separate trees, whose kernels XLA reads in place.
-    for index in range(run.start, run.stop):
-        is_last = run.first + index - run.start == config.num_layers - 1
-        carry = run_layer(index, layers[index], carry, last_select if is_last else select_all)
-    return carry
+    """Runs layers of a stack; on CPUs `last_select` is for the last layer of the model."""
+    if config.for_cpu:
+        # A loop of Python: the layers are separate trees, whose kernels XLA reads in place. Only
+        # the last layer may drop tokens: every earlier one makes keys and values of all of them.
+        for index in range(run.start, run.stop):
+            is_last = run.first + index - run.start == config.num_layers - 1
+            carry = run_layer(index, layers[index], carry, last_select if is_last else select_all)
+        return carry
 
-
-def _run_stacked(
-    run: LayerRun,
-    run_layer: Callable[..., tuple[jax.Array, KVCache]],
-    layers: Params,
-    carry: tuple[jax.Array, KVCache],
-) -> tuple[jax.Array, KVCache]:
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it
     # would be copied.
     def run_stacked(
