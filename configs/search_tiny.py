@@ -28,7 +28,7 @@ def tiny_search_config() -> ConfigDict:
     config = tiny_config()
     config.env.name = "search"
     config.env.options = ConfigDict({"topk": 1})
-    config.env.generate = ConfigDict({"people": 2400, "questions": 0, "seed": 0})
+    config.env.generate = ConfigDict({"people": 2400, "seed": 0})
     config.env.max_steps = 4
     config.sampling.max_prompt_tokens = 112
     config.sampling.stop = ("</search>", "</answer>")

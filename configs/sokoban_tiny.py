@@ -17,7 +17,7 @@ def with_pictures(config: ConfigDict) -> ConfigDict:
     config.env.options = ConfigDict()
     config.model.shape.rope_theta = 2.0  # the positions of an image are 0 to 5 along each axis
     config.model.shape.initializer_range = 0.1  # imitation finds positions sooner than from 0.02
-    config.model.shape.vision.update(depth=1, hidden_size=32, intermediate_size=64, num_heads=2)
+    config.model.shape.vision.update(depth=1, hidden_size=32)
     config.batch.row_length = 48  # a sample
     config.batch.rows = 32
     return config

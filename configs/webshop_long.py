@@ -20,7 +20,6 @@ def long_config() -> ConfigDict:
     """The base of this experiment and its warm start, unlocked."""
     config = webshop_tiny_config()
     config.env.max_steps = 24
-    config.env.options.max_steps = 24
     config.engine.slots = 64
     return config
 

@@ -230,25 +230,13 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
         "give both, or leave both out",
     )
-    options = registry.spec(env.name).options
-    if "regret" in options:
+    if "regret" in registry.spec(env.name).run_arguments:
+        reason = "the environment does not tell the regret"
+        fix = "add --config.env.regret=True"
+        require(not env.regret_reward or env.regret, config, "env.regret_reward", reason, fix)
+    else:
         require(
-            not env.regret_reward or env.options.get("regret", False),
-            config,
-            "env.regret_reward",
-            "the environment does not tell the regret",
-            "add --config.env.options.regret=True",
-        )
-    # Otherwise the environment would end episodes earlier than the config says.
-    if "max_steps" in options:
-        limit = env.options.get("max_steps", options["max_steps"].default)
-        reason = f"the environment ends an episode after {limit} actions"
-        require(
-            env.max_steps <= limit,
-            config,
-            "env.max_steps",
-            reason,
-            "raise env.options.max_steps too",
+            not env.regret, config, "env.regret", f"{env.name} does not compute it", "use False"
         )
     if env.generate and "data" in env.options:
         raise InputError(

@@ -139,9 +139,15 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         mixes=True,
     ),
+    "env.regret": Key(
+        False,
+        "whether the environment counts the actions that a step wasted: metric episode/regret "
+        "(docs/credit.md)",
+        mixes=True,
+    ),
     "env.regret_reward": Key(
         0.0,
-        "reward that a step loses for each action that it wasted; needs env.options.regret=True "
+        "reward that a step loses for each action that it wasted; needs env.regret=True "
         "(docs/advantages.md)",
         NOT_NEGATIVE,
         mixes=True,

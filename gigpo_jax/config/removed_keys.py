@@ -11,7 +11,7 @@ from gigpo_jax.config.keys import KEYS, flatten
 MOVED = {
     f"engine.vllm.{name}": f"engine.{name}"
     for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
-}
+} | {"env.options.regret": "env.regret"}
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,25 @@ class Removed:
 
 REMOVED = {
     "rl.settings.prior": Removed("always return", "return"),
+    "rl.settings.guard": Removed("always 5", 5.0),
+    "rl.settings.ratio_clip": Removed("always 0.2", 0.2),
+    "rl.settings.base_group": Removed("always False", False),
+    "rl.settings.k_next": Removed("always 1", 1.0),
+    "rl.settings.clip_scale": Removed("always 0.3", 0.3),
+    "rl.settings.omega": Removed("always 0.1", 0.1),
+    "rl.settings.grounding": Removed("always 0.5", 0.5),
+    "rl.settings.best": Removed("always 0.5", 0.5),
+    "rl.settings.state": Removed("always 0.4", 0.4),
+    "rl.settings.phase": Removed("always 0.3", 0.3),
+    "rl.settings.prediction": Removed("always 0.2", 0.2),
+    "rl.settings.format": Removed("always 0.1", 0.1),
+    "rl.settings.segment_lam": Removed("always 0.95", 0.95),
+    "rl.settings.change_penalty": Removed("always 0.3", 0.3),
     "compilation.cache_gib": Removed("always 1; JAX_ENABLE_COMPILATION_CACHE=false: none is kept"),
     "env.overlong_penalty": Removed("always 1, as in DAPO", 1.0),
+    "env.options.max_steps": Removed("it is env.max_steps"),
     "env.require_admissible": Removed("always False: the environment judges an action", False),
+    "env.generate.questions": Removed("always 0: all of them", 0),
     "env.max_aborted_fraction": Removed("always 0.5", 0.5),
     "env.resample_change": Removed("always 0.3", 0.3),
     "train.earlier_states": Removed("always 256", 256),
@@ -48,6 +64,9 @@ REMOVED = {
         "give engine.vllm.args='--gpu-memory-utilization=0.85'"
     ),
     "engine.vllm.start_timeout_s": Removed("always 600"),
+    "sft.checkpoint_every": Removed("always 200"),
+    "model.shape.vision.intermediate_size": Removed("always twice model.shape.vision.hidden_size"),
+    "model.shape.vision.num_heads": Removed("always one for each 16 of vision.hidden_size"),
     "engine.vllm.restarts": Removed("always 3"),
     "serve.max_sessions": Removed("always 1024"),
     "serve.session_timeout_s": Removed("always 600"),
@@ -63,13 +82,16 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     """
     defaults = {name: key.default for name, key in KEYS.items() if name in keys}
     saved_values = flatten(tree)
-    saved_values = {
-        MOVED.get(name, name): value
-        for name, value in saved_values.items()
-        if not _is_dropped(name, value, saved_values)
-    }
+    # Options of an environment of another package are its own.
+    is_foreign = ":" in saved_values.get("env.name", "")
+    values = {}
+    for name, value in saved_values.items():
+        if is_foreign and name.startswith("env.options."):
+            values[name] = value
+        elif not _is_dropped(name, value, saved_values):
+            values[MOVED.get(name, name)] = value
     # The saved values win.
-    return flatten(defaults) | saved_values
+    return flatten(defaults) | values
 
 
 def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
@@ -85,6 +107,6 @@ def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
 def find_removed(name: str) -> Removed | None:
     """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed."""
     words = name.split(".")
-    if name.startswith(f"{mix.MIX}.") and len(words) == 4:
-        name = f"env.{words[3]}"
+    if name.startswith(f"{mix.MIX}.") and len(words) > 3:
+        name = ".".join(["env", *words[3:]])
     return REMOVED.get(name)

@@ -151,13 +151,6 @@ def _add_search(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--people", type=int, default=search.PEOPLE, metavar="N")
-    parser.add_argument(
-        "--questions",
-        type=int,
-        default=0,
-        metavar="N",
-        help="largest number of questions in a split; 0: all",
-    )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
 
     parser = _add_command(

@@ -125,7 +125,6 @@ def generate_world(args: argparse.Namespace) -> str:
         search.write_world(
             args.out,
             people=args.people,
-            questions=args.questions,
             seed=args.seed,
             progress=bar.update,
         )

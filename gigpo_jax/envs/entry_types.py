@@ -44,6 +44,13 @@ class Option:
         return isinstance(value, _ACCEPTED_TYPES.get(self.kind, self.kind))
 
 
+# Arguments of `build` that a run sets where an entry names them.
+RUN_ARGUMENTS = {
+    "max_steps": Option(int, None, "length of an episode: env.max_steps, or the entry's if longer"),
+    "regret": Option(bool, False, "whether `info` has the regret of each action: env.regret"),
+}
+
+
 def check_options(
     declared: Mapping[str, Option], options: Mapping[str, Any], *, key: str = "config.env.options"
 ) -> None:
@@ -106,6 +113,7 @@ class Environment:
         data unless the folder has them, and returns the `data` option of `build`.
         None: there is nothing to generate.
       options: Options of `build`, the keys of config.env.options.
+      run_arguments: Arguments of `build` among `RUN_ARGUMENTS`.
       generate_options: Options of `generate`, the keys of config.env.generate.
       expert_options: Options of `expert`, the keys of config.sft.demonstrator.
       write: Function from an action to a response that `parse` reads as this action.
@@ -128,6 +136,7 @@ class Environment:
     invalid_penalty: float
     generate: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
+    run_arguments: tuple[str, ...] = ()
     generate_options: Mapping[str, Option] = field(default_factory=dict)
     expert_options: Mapping[str, Option] = field(default_factory=dict)
     write: Callable[[str], str] | None = None

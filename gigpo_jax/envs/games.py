@@ -21,7 +21,6 @@ from gigpo_jax.envs.entry_types import Option
 SPLITS = {"train": 16384, "test": 512}  # number of tasks
 OBSERVATION_OPTION = Option(str, "picture", "kind of observation: picture or text")
 ANCHOR_OPTION = Option(str, "state", "anchor state: state, the whole visible position")
-REGRET_OPTION = Option(bool, False, "metric episode/regret: actions that were wasted")
 RANDOM_FRACTION_OPTION = Option(float, 0.0, "probability of a random action at a step")
 _T = TypeVar("_T")
 

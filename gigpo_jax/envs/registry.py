@@ -11,7 +11,7 @@ from gigpo_jax.env_bridge.base import Expert, TextEnv
 from gigpo_jax.env_bridge.conversations import CHAT, make_conversation
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
-from gigpo_jax.envs.entry_types import Environment, check_options
+from gigpo_jax.envs.entry_types import RUN_ARGUMENTS, Environment, check_options
 
 ENVIRONMENTS: ReferenceTable[Environment] = ReferenceTable(
     {
@@ -77,13 +77,13 @@ def make(name: str, **options: Any) -> TextEnv:
 
     Args:
       name: Name of the environment, as in `spec`.
-      options: Values of `Environment.options`.
+      options: Values of `Environment.options` and `Environment.run_arguments`.
 
     Raises:
       InputError: a name, an option or a value that cannot be used.
     """
     entry = spec(name)
-    check_options(entry.options, options)
+    check_options({**RUN_ARGUMENTS, **entry.options}, options)
     return cast(TextEnv, build_object(entry.build, options))
 
 

@@ -32,6 +32,7 @@ from gigpo_jax.run.workdir import host_folder
 
 HOLD_OUT = 64  # largest number of demonstrations that are never trained on
 HELD_OUT_MINIBATCH = 256  # steps of a minibatch of held-out responses
+CHECKPOINT_EVERY = 200  # updates: a few minutes of a model on one device
 RECORD_EVERY = 10  # updates between two records of metrics
 
 
@@ -214,7 +215,7 @@ class Imitation:
             bar.note(f"loss {record['sft/loss']:.3f}")
             self.writer.scalars(self.done, record | packing_stats([batch]) | self._timers.take())
         # After the record, so that the checkpoint covers it.
-        if self.done % self._config.sft.checkpoint_every == 0:
+        if self.done % CHECKPOINT_EVERY == 0:
             self._save()
 
     def _between(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> update.Between:

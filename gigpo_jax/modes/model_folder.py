@@ -71,6 +71,8 @@ def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> "Vi
     frame_frequencies = head_dim // 2 - 2 * side_frequencies
     return VisionConfig(
         **fields,
+        intermediate_size=2 * fields.hidden_size,
+        num_heads=fields.hidden_size // 16,
         full_layers=tuple(range((fields.depth - 1) % 8, fields.depth, 8)),
         sections=(frame_frequencies, side_frequencies, side_frequencies),
         start_token=start,

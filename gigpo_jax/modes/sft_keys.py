@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Key, Part
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
 
 KEYS = {
     "model.shape.hidden_size": Key(
@@ -25,17 +25,15 @@ KEYS = {
         "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
         NOT_NEGATIVE,
     ),
-    "model.shape.vision.hidden_size": Key(64, "width of the vision tower", POSITIVE),
-    "model.shape.vision.intermediate_size": Key(
-        128, "inner width of the tower's feed-forward layers", POSITIVE
+    # The rotary embedding splits a head of 16 into rows and columns, each with pairs of numbers.
+    "model.shape.vision.hidden_size": Key(
+        64,
+        "width of the vision tower: 16 for each attention head",
+        Rule("a multiple of 16", lambda value: value > 0 and value % 16 == 0),
     ),
-    "model.shape.vision.num_heads": Key(4, "number of attention heads in the tower", POSITIVE),
     "sft.episodes": Key(4000, "number of demonstrations", POSITIVE),
     "sft.epochs": Key(1, "number of passes over the demonstrations", POSITIVE),
     "sft.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
-    "sft.checkpoint_every": Key(
-        200, "number of updates between checkpoints", POSITIVE, may_change=True
-    ),
     "sft.learn_prompts": Key(
         False,
         "whether the loss predicts prompts too, which teaches a model from random weights to read",
@@ -50,15 +48,9 @@ def check(config: ConfigDict, trains: bool) -> None:
     if model.path:
         return
     shape = model.shape
-    tower = shape.vision
     divides = shape.num_heads % shape.num_kv_heads == 0
     reason = f"must divide model.shape.num_heads={shape.num_heads}"
     require(divides, config, "model.shape.num_kv_heads", reason)
-    # The rotary embedding of a tower splits a head into rows and columns, each with pairs of
-    # numbers.
-    divides = not tower.depth or tower.hidden_size % (4 * tower.num_heads) == 0
-    reason = f"must be a multiple of 4 x model.shape.vision.num_heads={tower.num_heads}"
-    require(divides, config, "model.shape.vision.hidden_size", reason)
     reason = "not read without model.path"
     require(not model.revision, config, "model.revision", reason, "leave it out")
     reason = "the word tokenizer of model.shape has no such switch"

@@ -89,10 +89,17 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
     Raises:
       InputError: there is no such environment, or it cannot generate games with these values.
     """
-    options = config.env.options.to_dict()
+    name = config.env.name
+    entry = registry.spec(name)
+    # Not a shorter length than the entry's: `env.max_steps` may grow from one run to the next, and
+    # a game may tell its length.
+    arguments = {
+        "max_steps": max(entry.max_steps, config.env.max_steps),
+        "regret": config.env.regret,
+    }
+    options = {key: arguments[key] for key in entry.run_arguments} | config.env.options.to_dict()
     if not config.env.generate:
         return options
-    name = config.env.name
     settings = config.env.generate.to_dict()
     with show_progress(f"generating {name} data", unit="items") as bar:
         data = registry.generate_data(name, cache_folder(name), progress=bar.update, **settings)

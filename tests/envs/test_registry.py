@@ -145,7 +145,7 @@ def test_a_prompt_style_of_ones_own_is_a_function() -> None:
 def test_declared_options_are_those_of_the_functions(name: str) -> None:
     entry = registry.spec(name)
     functions = {
-        entry.build: (entry.options, set()),
+        entry.build: (entry.options, {*entry.run_arguments}),
         entry.generate: (entry.generate_options, {"cache_root", "progress"}),
         entry.expert: (entry.expert_options, {"seed"}),
     }

@@ -52,8 +52,7 @@ def text(column, n) -> tuple[int, int]:
     return int(column[n][0]), int(column[n][1])
 
 
-def hgpo(c, *, gamma, history, alpha, weight_offset, normalize, penalty_in, base=None):
-    """`base` is [N] f64, the episode advantage, or None."""
+def hgpo(c, *, gamma, history, alpha, weight_offset, normalize, penalty_in):
     reward, taken = rewards(c, penalty_in)
     score = {}
     keys = [{} for _ in range(history + 1)]
@@ -73,8 +72,6 @@ def hgpo(c, *, gamma, history, alpha, weight_offset, normalize, penalty_in, base
                     levels[n].append((k + weight_offset, a))
     out = np.zeros(len(c["mask"]))
     for n in score:
-        if base is not None:
-            levels[n].append((1, base[n]))
         used = [(level**alpha, a) for level, a in levels[n] if abs(a) > 1e-6]
         out[n] = sum(w * a for w, a in used) / (sum(w for w, _ in used) + 1e-6)
     return out

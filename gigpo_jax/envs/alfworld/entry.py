@@ -33,19 +33,13 @@ ENVIRONMENT = Environment(
             "engine of the games; native, or official: textworld (extra alfworld), a thousand "
             "times slower",
         ),
-        "max_steps": Option(int, 50, "length of an episode in the environment"),
         "anchor": Option(
             str,
             "feedback",
             "anchor state: feedback, feedback+inventory+sticky, state, belief (docs/alfworld.md)",
         ),
-        "task_types": Option(tuple, None, "task types to list; all six by default"),
-        "regret": Option(
-            bool,
-            False,
-            "metric episode/regret: commands that the actions wasted (native engine)",
-        ),
     },
+    run_arguments=("max_steps", "regret"),
     generate_options={
         "splits": Option(
             dict, None, "number of games of each split, such as {'train': 512, 'valid_unseen': 128}"
@@ -60,7 +54,6 @@ ENVIRONMENT = Environment(
         "objects": Option(
             object, None, "number of objects in a room, or (least, most); by default as for size"
         ),
-        "task_types": Option(tuple, None, "task types of the games; all six by default"),
     },
     expert_options={
         "random_fraction": Option(

@@ -15,7 +15,7 @@ from gigpo_jax.envs.alfworld.anchors import Anchor
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, find_data, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types, extract_task
+from gigpo_jax.envs.alfworld.tasks import extract_task
 
 if TYPE_CHECKING:
     from gigpo_jax.envs.alfworld.engine.official import OfficialGame
@@ -58,14 +58,12 @@ class AlfworldEnv:
         engine: str,
         max_steps: int,
         anchor: str,
-        task_types: frozenset[str],
         regret: bool,
     ):
         self.data = data
         self.skipped: dict[str, tuple[Skipped, ...]] = {}
         self._engine = engine
         self._max_steps = max_steps
-        self._task_types = task_types
         self._regret = regret
         self._reads_beliefs = anchor == BELIEF_ANCHOR
         self._anchor = None if anchor in (STATE_ANCHOR, BELIEF_ANCHOR) else Anchor(anchor)
@@ -82,13 +80,7 @@ class AlfworldEnv:
         # A walk over thousands of folders, once an environment.
         if split not in self._tasks:
             games, self.skipped[split] = list_games(self.data, split)
-            self._tasks[split] = tuple(task for task in games if task.type in self._task_types)
-            if not self._tasks[split]:
-                raise InputError(
-                    f"{self.data / split} has no such games",
-                    key="task_types",
-                    value=str(sorted(self._task_types)),
-                )
+            self._tasks[split] = tuple(games)
         return self._tasks[split]
 
     def digest(self, task: Task) -> str:
@@ -195,7 +187,6 @@ def make(
     engine: str = "native",
     max_steps: int = 50,
     anchor: str = "feedback",
-    task_types: Sequence[str] = TASK_TYPES,
     regret: bool = False,
 ) -> AlfworldEnv:
     """Builds the environment; entry.py explains the options.
@@ -217,5 +208,4 @@ def make(
             fix="use engine='native', or feedback+inventory+sticky",
         )
     check_whole("max_steps", max_steps, 1)
-    check_task_types(task_types)
-    return AlfworldEnv(find_data(data), engine, max_steps, anchor, frozenset(task_types), regret)
+    return AlfworldEnv(find_data(data), engine, max_steps, anchor, regret)

@@ -10,7 +10,6 @@ from gigpo_jax.envs.games import (
     ANCHOR_OPTION,
     OBSERVATION_OPTION,
     RANDOM_FRACTION_OPTION,
-    REGRET_OPTION,
     show_observation,
 )
 
@@ -44,9 +43,8 @@ def card_entry(name: str, rules: Rules, max_steps: int, **options: Option) -> En
         options={
             "observation": OBSERVATION_OPTION,
             "anchor": ANCHOR_OPTION,
-            "max_steps": Option(int, max_steps, "length of an episode in the environment"),
             **options,
-            "regret": REGRET_OPTION,
         },
+        run_arguments=("max_steps", "regret"),
         expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
     )

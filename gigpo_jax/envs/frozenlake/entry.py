@@ -8,11 +8,8 @@ from gigpo_jax.envs.frozenlake.prompt import FULL, TAGGED
 from gigpo_jax.envs.games import (
     ANCHOR_OPTION,
     RANDOM_FRACTION_OPTION,
-    REGRET_OPTION,
     show_observation,
 )
-
-_SLIPPERY = Option(bool, False, "a third of the moves goes where it should, the others sideways")
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.frozenlake.env:make",
@@ -25,9 +22,10 @@ ENVIRONMENT = Environment(
     options={
         "anchor": ANCHOR_OPTION,
         "size": Option(int, 4, "rows and columns of a lake: 3 to 8"),
-        "slippery": _SLIPPERY,
-        "max_steps": Option(int, 15, "length of an episode in the environment"),
-        "regret": REGRET_OPTION,
+        "slippery": Option(
+            bool, False, "a third of the moves goes where it should, the others sideways"
+        ),
     },
-    expert_options={"random_fraction": RANDOM_FRACTION_OPTION, "slippery": _SLIPPERY},
+    run_arguments=("max_steps", "regret"),
+    expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

@@ -141,12 +141,11 @@ def read_lake(state: str) -> tuple[str, ...]:
     return tuple(row.translate(_LAKE_LETTERS) for row in state.split("\n"))
 
 
-def choose_best(state: str, is_slippery: bool) -> str:
+def choose_best(state: str) -> str:
     """The first of the actions with the largest value."""
     cell = next(n for n, letter in enumerate(state.replace("\n", "")) if letter in _AGENTS.values())
-    values = _find_cached_values(read_lake(state), is_slippery=is_slippery, gamma=EXPERT_GAMMA)[
-        cell
-    ]
+    lake = read_lake(state)
+    values = _find_cached_values(lake, is_slippery=False, gamma=EXPERT_GAMMA)[cell]
     # Rounded: actions of equal value differ in the last digits.
     return ACTIONS[int(np.argmax(np.round(values, 9)))]
 
@@ -157,6 +156,6 @@ _LAKE_LETTERS = str.maketrans(
 )
 
 
-def make_expert(seed: int, *, random_fraction: float = 0.0, slippery: bool = False) -> GameExpert:
-    """A demonstrator that plays the action with the largest value."""
-    return GameExpert(lambda state: choose_best(state, slippery), seed, random_fraction)
+def make_expert(seed: int, *, random_fraction: float = 0.0) -> GameExpert:
+    """A demonstrator that plays the action with the largest value on ice that is not slippery."""
+    return GameExpert(choose_best, seed, random_fraction)

@@ -34,32 +34,26 @@ ENVIRONMENT = Environment(
             str, None, "folder of questions (docs/search.md); by default a synthetic world"
         ),
         "url": Option(
-            str, "", "URL of a retriever, such as http://127.0.0.1:8000/retrieve; by default index"
-        ),
-        "index": Option(
-            str, "", "index folder to search in the worker; by default the folder index in data"
-        ),
-        "topk": Option(int, 3, "number of passages shown after a search"),
-        "max_steps": Option(int, 4, "length of an episode in the environment, in turns"),
-        "document_chars": Option(int, 4000, "length at which passages are cut, in characters"),
-        "anchor": Option(
             str,
-            "information",
-            "anchor state: information, information+past, or state (docs/search.md)",
+            "",
+            "URL of a retriever, such as http://127.0.0.1:8000/retrieve; by default the folder "
+            "index in data",
         ),
-        "regret": Option(
-            bool, False, "metric episode/regret: turns that were wasted (docs/search.md)"
-        ),
-        "timeout_s": Option(float, 10.0, "time limit for one request to url"),
         "limit_s": Option(
             float,
             45.0,
             "time limit for a search with all its retries; keep it below env.step_timeout_s",
         ),
+        "topk": Option(int, 3, "number of passages shown after a search"),
+        "anchor": Option(
+            str,
+            "information",
+            "anchor state: information, information+past, or state (docs/search.md)",
+        ),
     },
+    run_arguments=("max_steps", "regret"),
     generate_options={
         "people": Option(int, 480, "number of people in the synthetic world"),
-        "questions": Option(int, 0, "largest number of questions of a split; 0: all"),
         "seed": Option(int, 0, "seed of the world"),
     },
     expert_options={
@@ -70,6 +64,5 @@ ENVIRONMENT = Environment(
         "hasty_fraction": Option(
             float, 0.0, "probability of answering with any name instead of searching on"
         ),
-        "max_steps": Option(int, 4, "turns of an episode; the last one is an answer"),
     },
 )

@@ -50,7 +50,6 @@ class SearchEnv:
         *,
         topk: int,
         max_steps: int,
-        document_chars: int,
         anchor: str = "information",
         regret: bool = False,
     ) -> None:
@@ -58,7 +57,6 @@ class SearchEnv:
         self._retriever = retriever
         self._topk = topk
         self._max_steps = max_steps
-        self._document_chars = document_chars
         self._anchor_kind = anchor
         self._regret = regret
         self._question: Question | None = None
@@ -153,7 +151,7 @@ class SearchEnv:
         unseen_before = len(self._unseen)
         if kind == "search" and not done:
             documents = [hit.document for hit in hits[: self._topk]]
-            message = format_documents(documents, document_chars=self._document_chars)
+            message = format_documents(documents)
             self._findings.add(f"{clean_query(text)}\n{message}")
             self._anchor = self._make_anchor(question.text, message)
             # Titles, as data sets name gold passages by them.
@@ -221,11 +219,8 @@ def make(
     data: str | os.PathLike[str] | None = None,
     *,
     url: str = "",
-    index: str = "",
     topk: int = 3,
     max_steps: int = 4,
-    document_chars: int = 4000,
-    timeout_s: float = 10.0,
     limit_s: float = 45.0,
     anchor: str = "information",
     regret: bool = False,
@@ -237,36 +232,29 @@ def make(
     """
     check_whole("config.env.options.topk", topk, 1, MAX_TOPK)
     check_whole("config.env.options.max_steps", max_steps, 1, 1000)
-    check_whole("config.env.options.document_chars", document_chars, 1, 10**6)
     if anchor not in ANCHORS:
         raise InputError(
             f"must be one of {', '.join(ANCHORS)}",
             key="config.env.options.anchor",
             value=repr(anchor),
         )
-    _check_seconds("timeout_s", timeout_s)
-    _check_seconds("limit_s", limit_s)
+    is_number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
+    if not is_number or not 0 < float(limit_s) <= 3600:
+        raise InputError(
+            "must be a number of seconds above 0, at most 3600",
+            key="config.env.options.limit_s",
+            value=repr(limit_s),
+        )
     # Questions before the retriever: the index beside them is the default one.
     folder = _find_data(data, url)
     return SearchEnv(
         str(folder.resolve()),
-        _open_retriever(folder, url, index, timeout_s=timeout_s, limit_s=limit_s),
+        _open_retriever(folder, url, limit_s),
         topk=topk,
         max_steps=max_steps,
-        document_chars=document_chars,
         anchor=anchor,
         regret=regret,
     )
-
-
-def _check_seconds(name: str, seconds: float) -> None:
-    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_number or not 0 < float(seconds) <= 3600:
-        raise InputError(
-            "must be a number of seconds above 0, at most 3600",
-            key=f"config.env.options.{name}",
-            value=repr(seconds),
-        )
 
 
 def _find_data(data: str | os.PathLike[str] | None, url: str) -> Path:
@@ -294,28 +282,17 @@ def _find_data(data: str | os.PathLike[str] | None, url: str) -> Path:
     return folder
 
 
-def _open_retriever(
-    folder: Path, url: str, index: str, *, timeout_s: float, limit_s: float
-) -> Retriever:
-    """Opens the client of a URL, or an index, by default the one beside the questions."""
-    index_folder = Path(
-        expand_path("config.env.options.index", index) if index else folder / "index"
-    )
-    if url and index:
-        raise InputError(
-            f"another retriever is given, config.env.options.index={str(index_folder)!r}",
-            key="config.env.options.url",
-            value=repr(url),
-            fix="give one of them",
-        )
+def _open_retriever(folder: Path, url: str, limit_s: float) -> Retriever:
+    """Opens the client of a URL; without one the index beside the questions."""
     if url:
-        return _open_cached_client(url, timeout_s=timeout_s, limit_s=limit_s)
-    if not index and not index_folder.is_dir():
+        return _open_cached_client(url, limit_s=limit_s)
+    index_folder = folder / "index"
+    if not index_folder.is_dir():
         raise InputError(
             "no retriever",
             key="config.env.options.url",
             value="''",
-            fix="give the URL of one, or an index folder in config.env.options.index, or make "
-            f"{index_folder} with gigpo envs search index (docs/search.md)",
+            fix=f"give the URL of one, or make {index_folder} with gigpo envs search index "
+            "(docs/search.md)",
         )
     return _open_cached_index(str(index_folder.resolve()))

@@ -25,11 +25,7 @@ ENVIRONMENT = Environment(
             str, "observation", "anchor state: observation, or state (folder and its cwd)"
         ),
         "menu": Option(bool, False, "list of commands that fit the task; others run too"),
-        "max_steps": Option(int, 10, "length of an episode in the environment"),
-        "output_chars": Option(int, 2000, "length at which output is cut, in characters"),
-        "time_s": Option(float, 5.0, "time limit of a command; keep it below env.step_timeout_s"),
-        "memory_mib": Option(int, 256, "memory limit of a command, MiB"),
-        "folder_mib": Option(int, 4, "size limit of the task's folder, MiB"),
     },
+    run_arguments=("max_steps",),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

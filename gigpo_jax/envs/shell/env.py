@@ -5,7 +5,6 @@ in the folder is there for the next one. `submit` ends the episode: a test scrip
 of its own, and its exit status is the reward. The script runs at the step limit, too.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -31,7 +30,9 @@ from gigpo_jax.envs.shell.tasks import KINDS, ShellTask
 
 SUBMIT = "submit"
 REWARD = 1.0
+LIMITS = CommandLimits()
 MAX_COMMAND = 4000  # characters
+MAX_OUTPUT = 2000  # characters that the agent sees: half of a prompt of the published length
 CUT = "[cut]"
 ANCHORS = ("observation", "state")
 _NOTHING: Folder = {}
@@ -48,16 +49,12 @@ class ShellEnv:
         anchor: str,
         menu: bool,
         max_steps: int,
-        output_chars: int,
-        limits: CommandLimits,
     ) -> None:
         self._kinds = tuple(kinds)
         self._seed = seed
         self._anchor = anchor
         self._menu = menu
         self._max_steps = max_steps
-        self._output_chars = output_chars
-        self._limits = limits
         self._task: ShellTask | None = None
         self._folder = _NOTHING
         self._cwd = ROOT
@@ -136,7 +133,7 @@ class ShellEnv:
         if command != SUBMIT:
             text = _refuse(command)
             if not text:
-                outcome = yield CommandRequest(command, folder, cwd, self._limits)
+                outcome = yield CommandRequest(command, folder, cwd, LIMITS)
                 assert outcome is not None
                 folder = outcome.folder
                 cwd = outcome.cwd
@@ -146,7 +143,7 @@ class ShellEnv:
         won = False
         if done:
             # On a copy of the folder.
-            verdict = yield CommandRequest(task.test, folder, limits=self._limits)
+            verdict = yield CommandRequest(task.test, folder, limits=LIMITS)
             won = verdict is not None and not verdict.stop and verdict.status == 0
             lines.append(f"[test {'passed' if won else 'failed'}]")
         self._folder = folder
@@ -180,22 +177,21 @@ class ShellEnv:
             return f"[stopped and undone: {self._name_limit(outcome.stop)}]"
         output = outcome.output.encode("latin-1").decode("utf-8", "replace").replace("\t", " ")
         # Escape sequences would act on the terminal of a reader.
-        text = escape_controls(output[: self._output_chars + 1]).rstrip("\n")
-        if len(text) > self._output_chars:
-            text = text[: self._output_chars] + CUT
+        text = escape_controls(output[: MAX_OUTPUT + 1]).rstrip("\n")
+        if len(text) > MAX_OUTPUT:
+            text = text[:MAX_OUTPUT] + CUT
         lines = [text or "[no output]"]
         if outcome.status:
             lines.append(f"[exit {outcome.status}]")
         return "\n".join(lines)
 
     def _name_limit(self, stop: str) -> str:
-        limits = self._limits
         names = {
-            "time": f"more than {limits.seconds:g} s, or {limits.cpu_seconds} s of CPU time",
-            "memory": f"more than {limits.memory >> 20} MiB of memory",
-            "output": f"more than {limits.output >> 10} KiB of output",
+            "time": f"more than {LIMITS.seconds:g} s, or {LIMITS.cpu_seconds} s of CPU time",
+            "memory": f"more than {LIMITS.memory >> 20} MiB of memory",
+            "output": f"more than {LIMITS.output >> 10} KiB of output",
             "folder": (
-                f"the folder has more than {limits.folder >> 20} MiB or {limits.entries} files"
+                f"the folder has more than {LIMITS.folder >> 20} MiB or {LIMITS.entries} files"
             ),
         }
         return names.get(stop, "the sandbox ended")
@@ -244,10 +240,6 @@ def make(
     anchor: str = "observation",
     menu: bool = False,
     max_steps: int = 10,
-    output_chars: int = 2000,
-    time_s: float = 5.0,
-    memory_mib: int = 256,
-    folder_mib: int = 4,
 ) -> ShellEnv:
     """Builds the environment; entry.py explains the options.
 
@@ -261,21 +253,5 @@ def make(
     if anchor not in ANCHORS:
         raise InputError(f"must be {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
-    check_whole("output_chars", output_chars, 1, 100_000)
-    check_whole("memory_mib", memory_mib, 32)
-    check_whole("folder_mib", folder_mib, 1, 64)
-    if not 0.1 <= time_s <= 600:
-        raise InputError("must be a number from 0.1 to 600", key="time_s", value=repr(time_s))
     check_sandbox()
-    limits = dataclasses.replace(
-        CommandLimits(), seconds=float(time_s), memory=memory_mib << 20, folder=folder_mib << 20
-    )
-    return ShellEnv(
-        kinds=kinds,
-        seed=seed,
-        anchor=anchor,
-        menu=menu,
-        max_steps=max_steps,
-        output_chars=output_chars,
-        limits=limits,
-    )
+    return ShellEnv(kinds=kinds, seed=seed, anchor=anchor, menu=menu, max_steps=max_steps)

@@ -5,7 +5,6 @@ from gigpo_jax.envs.games import (
     ANCHOR_OPTION,
     OBSERVATION_OPTION,
     RANDOM_FRACTION_OPTION,
-    REGRET_OPTION,
     show_observation,
 )
 from gigpo_jax.envs.sokoban.prompt import ABOUT, CHAT, full, parse_move
@@ -29,8 +28,7 @@ ENVIRONMENT = Environment(
             30,
             "largest number of moves in the backward play that makes a room: 2 a box to 100",
         ),
-        "max_steps": Option(int, 15, "length of an episode in the environment"),
-        "regret": REGRET_OPTION,
     },
+    run_arguments=("max_steps", "regret"),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

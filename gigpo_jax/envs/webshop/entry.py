@@ -31,8 +31,6 @@ ENVIRONMENT = Environment(
             "options",
         ),
         "goals": Option(str, "synthetic", "kind of instructions: synthetic or human"),
-        "max_steps": Option(int, 15, "length of an episode in the environment"),
-        "show_attributes": Option(bool, False, "whether items have an Attributes page"),
         "draw_seed": Option(
             int, None, "seed of the original's prices and caps; with it every goal is used"
         ),
@@ -43,17 +41,12 @@ ENVIRONMENT = Environment(
             "source of the nouns of titles, for the reward: builtin (default), spacy, or a JSON "
             "file",
         ),
-        "num_products": Option(
-            int, None, "number of products that are read, from the first; by default all"
-        ),
         "variant": Option(str, None, "name of one of several catalogues in data, such as _1000"),
         "anchor": Option(
             str, "page", "anchor state: page, page+options, or state (docs/webshop.md)"
         ),
-        "regret": Option(
-            bool, False, "metric episode/regret: actions that were wasted (docs/webshop.md)"
-        ),
     },
+    run_arguments=("max_steps", "regret"),
     generate_options={
         "products": Option(int, 1000, "number of products in the catalogue"),
         "seed": Option(int, 0, "seed of the products"),

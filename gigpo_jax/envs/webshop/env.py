@@ -66,13 +66,12 @@ class WebshopEnv:
         *,
         observation: str,
         max_steps: int,
-        show_attributes: bool,
         anchor: str,
         regret: bool,
     ) -> None:
         self.catalogue = catalogue
         self._rich = observation == "text_rich"
-        self._session = Session(catalogue, observation=observation, show_attributes=show_attributes)
+        self._session = Session(catalogue, observation=observation)
         self._max_steps = max_steps
         self._anchor = anchor
         self._regret = regret
@@ -215,11 +214,9 @@ def make(
     observation: str = "text",
     goals: str = "synthetic",
     max_steps: int = 15,
-    show_attributes: bool = False,
     draw_seed: int | None = None,
     seed: int = 0,
     nouns: str | None = None,
-    num_products: int | None = None,
     variant: str | None = None,
     anchor: str = "page",
     regret: bool = False,
@@ -247,14 +244,12 @@ def make(
         draw_seed=draw_seed,
         seed=seed,
         nouns=nouns,
-        num_products=num_products,
         variant=variant,
     )
     return WebshopEnv(
         catalogue,
         observation=observation,
         max_steps=max_steps,
-        show_attributes=show_attributes,
         anchor=anchor,
         regret=regret,
     )

@@ -1,6 +1,6 @@
 """EMA-GRPO (OneThinker, arXiv 2512.03043): deviations move with each task type."""
 
-from gigpo_jax.core.settings import FRACTION, POSITIVE, Setting
+from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.methods.ema_grpo.advantages import ema_grpo
 from gigpo_jax.rl.algorithm_types import NO_STEP, Algorithm
 
@@ -8,15 +8,9 @@ METHOD = Algorithm(
     advantages=ema_grpo,
     columns=("task_deviation",),
     settings={
-        # Both values are from the published code.
+        # The value of the published code.
         "decay": Setting(
             0.99, "weight of earlier iterations in the moments of a task type", FRACTION
-        ),
-        "guard": Setting(
-            5.0,
-            "largest advantage of a group that its task type's deviation divides; others are "
-            "divided by their own",
-            POSITIVE,
         ),
     },
     fixed=NO_STEP | {"normalize": "mean_std"},

@@ -22,15 +22,17 @@ from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
 from gigpo_jax.rl.types import StepColumns
 
+# Largest advantage of a group that its task type's deviation divides, as in the published code.
+GUARD = 5.0
 
-def ema_grpo(columns: StepColumns, *, guard: float, **settings: Any) -> Advantages:
+
+def ema_grpo(columns: StepColumns, **settings: Any) -> Advantages:
     """Divides differences to the group's mean by the moving deviation; the step part is zero.
 
     The setting `decay` has its effect on the column `task_deviation`, and none here.
 
     Args:
       columns: N steps.
-      guard: Largest advantage of a group that the moving deviation divides.
       **settings: Other settings, without effect.
     """
     del settings
@@ -53,5 +55,5 @@ def ema_grpo(columns: StepColumns, *, guard: float, **settings: Any) -> Advantag
     # Padding has a deviation of 0, whose quotient must not reach a maximum.
     scaled = jnp.where(steps.valid, scaled, 0.0)
     largest = jax.ops.segment_max(jnp.abs(scaled), steps.group, rows)[steps.group]
-    episode = steps.restore(jnp.where(largest > guard, compare("mean_std"), scaled))
+    episode = steps.restore(jnp.where(largest > GUARD, compare("mean_std"), scaled))
     return Advantages(total=episode, episode=episode, step=jnp.zeros_like(episode))

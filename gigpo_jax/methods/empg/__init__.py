@@ -9,14 +9,9 @@ METHOD = Algorithm(
     columns=("entropy",),
     settings={
         BASE: BASE_GRPO,
-        # k, k_next and zeta are from a third party's code: the paper's values are not known to us.
+        # k and zeta are from a third party's code: the paper's values are not known to us.
         "k": Setting(
             1.0, "factor of a step's uncertainty in the exponent of its weight", NOT_NEGATIVE
-        ),
-        "k_next": Setting(
-            1.0,
-            "factor of the next step's uncertainty in the exponent of its bonus",
-            NOT_NEGATIVE,
         ),
         "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
     },

@@ -4,7 +4,7 @@ With H_t the mean entropy of the response and h = (H - min H) / (max H - min H +
 of the batch:
 
     g_t  = exp(-k h_t) / mean of exp(-k h)
-    A'_t = A_t g_t + zeta exp(-k_next h_(t+1))         without the bonus at a last step
+    A'_t = A_t g_t + zeta exp(-h_(t+1))                without the bonus at a last step
     A    = A' - mean A'                                 over the rows of the batch
 
 A wrapper: A is the advantage of `base` (GRPO and DAPO in the paper). Our choice: minimum, maximum
@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.types import StepColumns
 
+K_NEXT = 1.0  # factor of the next step's uncertainty, as k of a third party's code
+
 
 def empg(
     columns: StepColumns,
     *,
     base: Callable[[StepColumns], Advantages],
     k: float,
-    k_next: float,
     zeta: float,
 ) -> Advantages:
     """Scales the total of `base`, whose episode and step parts stay."""
@@ -40,7 +41,7 @@ def empg(
     # 1e-8 is in the formula. With equal entropies h is 0, and every weight 1.
     uncertainty = jnp.where(valid, (entropy - low) / (high - low + 1e-8), 0.0)
     weight = jnp.where(valid, jnp.exp(-k * uncertainty), 0.0)
-    bonus = steps.following(zeta * jnp.exp(-k_next * uncertainty), 0.0)
+    bonus = steps.following(zeta * jnp.exp(-K_NEXT * uncertainty), 0.0)
 
     # The weights have the mean 1 for every k: the scale of the advantages stays.
     scaled = advantages.total[steps.order] * weight / (jnp.sum(weight) / count) + bonus

@@ -4,12 +4,12 @@ The graph of a task group has an edge of cost 1 from the anchor state g of each 
 state g' of the next one. The last step of a won episode leads to success, the last step of a lost
 one to a state from which nothing is reached. With d(g) the shortest distance to success:
 
-    q = 10 omega^d(g')
+    q = 10 * 0.1^d(g')
     A = A_E + step_weight z(q)          z over the rows of g, 0 where g has one row
 
 A state from which success is not reached has the largest distance of its group plus 1. Without a
-success in the group the second term is 0. Source: a third party's code, which we think is right;
-omega is 0.1 there. The paper has the exponent d(g') + 1, a common factor that z removes. A_E is the
+success in the group the second term is 0. Source: a third party's code, which we think is right.
+The 0.1 is theirs. The paper has the exponent d(g') + 1, a common factor that z removes. A_E is the
 episode advantage of GiGPO.
 
 Our choices: an edge over missing steps costs 1 too. Penalties count in A_E alone.
@@ -26,11 +26,12 @@ from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.graph import build_graph, distances
 from gigpo_jax.rl.types import StepColumns
 
+OMEGA = 0.1  # factor of a step's worth for each further step to success, of a third party's code
+
 
 def graphgpo(
     columns: StepColumns,
     *,
-    omega: float,
     step_weight: float,
     normalize: str,
     ddof: int,
@@ -40,7 +41,6 @@ def graphgpo(
 
     Args:
       columns: N steps.
-      omega: Factor of a step's worth for each further step to success.
       step_weight: Weight of the comparison.
       normalize: "mean_std" or "mean".
       ddof: Number subtracted from the count in a variance, 0 or 1.
@@ -61,7 +61,7 @@ def graphgpo(
     # A lost last step leads nowhere, so it ranks with the states from which success is not reached.
     end = jnp.where(wins, 0.0, farthest + 1.0)
     next_distance = jnp.where(graph.is_followed, graph.next_values(distance), end)
-    worth = 10.0 * jnp.power(jnp.float32(omega), next_distance)
+    worth = 10.0 * jnp.power(jnp.float32(OMEGA), next_distance)
     compared = segments.compare_values(
         worth, worth, steps.anchor, steps.valid, normalize=normalize, ddof=ddof, eps=1e-6
     )

@@ -8,9 +8,8 @@ METHOD = Algorithm(
     advantages=hcapo,
     columns=("hindsight_logprob",),
     settings={
-        # temperature and ratio_clip are the paper's, and smooth=0.5 is its second form.
+        # temperature is the paper's, and smooth=0.5 is its second form.
         "temperature": Setting(5.0, "divisor of log-probabilities in hindsight", POSITIVE),
-        "ratio_clip": Setting(0.2, "largest distance of a step's weight to 1", FRACTION),
         "smooth": Setting(0.0, "share of the next step's value; 0.5: the smoothed form", FRACTION),
     },
     signals=("gigpo_jax.methods.hcapo.episode_ends:EpisodeEnds",),

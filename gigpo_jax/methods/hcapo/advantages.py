@@ -25,6 +25,8 @@ from gigpo_jax.rl.advantages import Advantages, Normalize, compute_returns, orde
 from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
+RATIO_CLIP = 0.2  # largest distance of a step's weight to 1, the paper's
+
 
 def hcapo(
     columns: StepColumns,
@@ -34,7 +36,6 @@ def hcapo(
     normalize: Normalize,
     ddof: int,
     temperature: float,
-    ratio_clip: float,
     smooth: float,
     **settings: Any,
 ) -> Advantages:
@@ -50,7 +51,7 @@ def hcapo(
     total = jax.ops.segment_sum(probability, steps.trajectory, rows)[steps.trajectory]
     # All p of an episode may underflow to 0; the ratio is then 0, and the clip makes it 1 - c.
     ratio = probability * length / jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
-    ratio = jnp.clip(ratio, 1.0 - ratio_clip, 1.0 + ratio_clip)
+    ratio = jnp.clip(ratio, 1.0 - RATIO_CLIP, 1.0 + RATIO_CLIP)
 
     # Without penalties: with them a won episode could count as a lost one below.
     score = compute_returns(steps, gamma=1.0, penalty_in="row").episode

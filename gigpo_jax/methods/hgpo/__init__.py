@@ -16,7 +16,6 @@ METHOD = Algorithm(
             "offset of the weights; 1: they count from 2, as in the authors' code; 0: from 1",
             one_of(0, 1),
         ),
-        "base_group": Setting(False, "whether the episode advantage is a level too"),
     },
     fixed=STEP,
 )

@@ -7,8 +7,7 @@ whose last k anchor states, the present one included, are the same:
     A_t = sum over k of w_k a_k
     w_k = L_k^alpha / (sum of L_k^alpha + 1e-6)             L_k = k + weight_offset
 
-Levels with a_k = 0 have no weight. `base_group` adds the episode advantage of GiGPO, over rows, as
-a level with L = 1. There is no other episode term.
+Levels with a_k = 0 have no weight. There is no episode term.
 
 The authors' code has weight_offset 1 (weights 2, 3, ..), their paper counts from 1 (weight_offset
 0). Our choice: a_k within 1e-6 of 0 counts as 0, so that rounding does not turn a level on.
@@ -20,7 +19,6 @@ import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
-from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -30,7 +28,6 @@ def hgpo(
     history: int,
     alpha: float,
     weight_offset: int,
-    base_group: bool,
     normalize: str,
     **settings: Any,
 ) -> Advantages:
@@ -41,10 +38,8 @@ def hgpo(
       history: K, past steps that the deepest level compares.
       alpha: Exponent of the levels' weights; 0 weighs all levels equally.
       weight_offset: Offset of the levels' weights, 1 or 0.
-      base_group: True for a level of episodes.
       normalize: "mean_std" or "mean".
-      **settings: Settings of `gigpo_advantages`. `gamma` and `penalty_in` have an effect; `ddof`
-        has one on the level of episodes.
+      **settings: Settings of `gigpo_advantages`. `gamma` and `penalty_in` have an effect.
     """
     steps = order_steps(columns)
     rows = len(steps.valid)
@@ -70,10 +65,6 @@ def hgpo(
         # A level without peers has weight 0 below, and leaves the weight to the others.
         has_peers = member & (segments.count_members(segment, member) > 1)
         levels.append((k + weight_offset, jnp.where(has_peers, advantage, 0.0)))
-    if base_group:
-        # The authors' level of episodes has statistics over rows; the preset does not change that.
-        settings |= {"normalize": normalize, "episode_stats": "step"}
-        levels.append((1, gigpo(columns, **settings).episode[steps.order]))
 
     advantages = jnp.stack([advantage for _, advantage in levels])
     weights = jnp.stack(

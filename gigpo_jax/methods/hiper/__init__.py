@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gigpo_jax.core.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
+from gigpo_jax.core.settings import NOT_NEGATIVE, Setting, one_of
 from gigpo_jax.methods.hiper.advantages import hiper
 from gigpo_jax.rl.algorithm_types import LAM, WHITENED, Algorithm
 
@@ -18,15 +18,9 @@ METHOD = Algorithm(
     ),
     settings={
         "lam": replace(LAM, help="lambda of GAE inside a segment with one subgoal"),
-        "segment_lam": Setting(0.95, "lambda of GAE from segment to segment", FRACTION),
         "keep_penalty": Setting(
             0.3,
             "penalty of an episode that never switches its subgoal, in units of reward",
-            NOT_NEGATIVE,
-        ),
-        "change_penalty": Setting(
-            0.3,
-            "penalty of a turn that keeps its subgoal and words it otherwise",
             NOT_NEGATIVE,
         ),
         "truncation": Setting(

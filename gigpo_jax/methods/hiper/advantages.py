@@ -6,7 +6,7 @@ the reward of a turn less its penalties, and V_low, V_high and V_switch of the c
     low     d_t = r_t + gamma V' - V_low(t)          A_t = d_t + gamma lam A_(t+1)
             V' is V_low(t+1) in the segment, V_high(s) at its last turn, where A starts again at 0
     switch  A_t = G_t - V_switch(t),                 G_t the rewards up to turn s, then V_high(s)
-    high    d_k = G_k - V_high(k)                    A_k = d_k + gamma^n segment_lam A_s
+    high    d_k = G_k - V_high(k)                    A_k = d_k + 0.95 gamma^n A_s
 
 Tokens of the action have low, tokens of the decision to switch have switch, and tokens of the
 subgoal have high at the first turn of a segment; all other tokens have 0. Each of the three is
@@ -29,6 +29,10 @@ from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.gae import whiten
 from gigpo_jax.rl.types import RESPONSE_PARTS, StepColumns
+
+# The values of the authors' code.
+SEGMENT_LAM = 0.95  # lambda of GAE from segment to segment
+CHANGE_PENALTY = 0.3  # of a turn that keeps its subgoal and words it otherwise, in units of reward
 
 
 class _Turn(NamedTuple):
@@ -58,9 +62,7 @@ def hiper(
     *,
     gamma: float,
     lam: float,
-    segment_lam: float,
     keep_penalty: float,
-    change_penalty: float,
     truncation: str,
     **_: Any,
 ) -> Advantages:
@@ -72,7 +74,7 @@ def hiper(
     turns = segments.count_members(order.trajectory, valid)
     # `keep_penalty` times the share of turns that keep their subgoal, spread evenly over them.
     kept = keep_penalty / jnp.maximum(turns, 1)
-    changed = change_penalty * columns.extra["plan_changed"][order.order]
+    changed = CHANGE_PENALTY * columns.extra["plan_changed"][order.order]
     penalty = order.penalty + jnp.where(valid & ~start, kept + changed, 0.0)
     advantage = segment_gae(
         order.reward - penalty,
@@ -82,7 +84,7 @@ def hiper(
         columns.truncated[order.order] & (truncation == "own"),
         gamma=gamma,
         lam=lam,
-        segment_lam=segment_lam,
+        segment_lam=SEGMENT_LAM,
     )
     learns = jnp.stack([valid, start, valid], axis=1)
     target = order.restore(jnp.where(learns, advantage + value, 0.0))

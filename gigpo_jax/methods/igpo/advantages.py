@@ -59,13 +59,16 @@ def igpo(
     )
 
 
+# Largest relative change of a turn's clips by its gain, that of a copy of the authors' code.
+CLIP_SCALE = 0.3
+
+
 def a2tgpo(
     columns: StepColumns,
     *,
     gamma: float,
     penalty_in: PenaltyIn,
     alpha: float,
-    clip_scale: float,
     **settings: Any,
 ) -> Advantages:
     """Adds scaled gains to the outcome, and widens or narrows the clips of each turn by its gain.
@@ -94,9 +97,9 @@ def a2tgpo(
     )
     # A sum of n standardised gains grows with sqrt(n): early turns would outweigh late ones.
     gains = alpha * gains / jnp.sqrt(jnp.maximum(remaining_turns, 1.0))
-    # 2 sigmoid(u) - 1 is between -1 and 1: the scale stays within clip_scale of 1. A
+    # 2 sigmoid(u) - 1 is between -1 and 1: the scale stays within CLIP_SCALE of 1. A
     # last step has u = 0.
-    scale = jnp.where(steps.valid, 1.0 + clip_scale * (2.0 * jax.nn.sigmoid(u) - 1.0), 0.0)
+    scale = jnp.where(steps.valid, 1.0 + CLIP_SCALE * (2.0 * jax.nn.sigmoid(u) - 1.0), 0.0)
     return Advantages(
         total=steps.restore(gains + outcome - penalty),
         episode=steps.restore(outcome - penalty),

@@ -31,6 +31,7 @@ from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
 from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
+WEIGHTS = (0.4, 0.3, 0.2, 0.1)  # of state, phase, prediction and format in a grade
 ROWS = 10
 DEVIATION = 0.2
 _EPS = 1e-6
@@ -39,10 +40,6 @@ _EPS = 1e-6
 def rebel(
     columns: StepColumns,
     *,
-    state: float,
-    phase: float,
-    prediction: float,
-    format: float,
     gamma: float,
     step_weight: float,
     **settings: Any,
@@ -54,9 +51,10 @@ def rebel(
     mask = columns.mask
     settings["episode_stats"] = "trajectory"
     episode = gigpo(columns, gamma=gamma, step_weight=0.0, **settings).episode
-    weights = jnp.array([state, phase, prediction, format], jnp.float32)
     # `where` before the product: masked rows may hold NaN.
-    grade = jnp.where(mask[:, None], columns.extra["belief_grade"], 0.0) @ weights
+    grade = jnp.where(mask[:, None], columns.extra["belief_grade"], 0.0) @ jnp.array(
+        WEIGHTS, jnp.float32
+    )
 
     steps = order_steps(columns)
     outcome = compute_returns(steps, gamma=1.0, penalty_in="row").episode

@@ -1,6 +1,6 @@
 """SPA-RL (arXiv 2505.20732): a critic splits the outcome over the steps."""
 
-from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
+from gigpo_jax.core.settings import Setting
 from gigpo_jax.methods.spa_rl.advantages import spa_rl
 from gigpo_jax.rl.algorithm_types import BASE, CRITIC, PER_TOKEN, Algorithm
 
@@ -12,10 +12,6 @@ METHOD = Algorithm(
     ),
     settings={
         BASE: Setting("gigpo", "algorithm that learns from the rewards of steps"),
-        # That of the authors' code, where a won episode has the reward 1.
-        "grounding": Setting(
-            0.5, "reward of an executable action, in units of the reward", NOT_NEGATIVE
-        ),
     },
     signals=(CRITIC, "gigpo_jax.methods.spa_rl.executable:ExecutableActions"),
     critic_values=1,

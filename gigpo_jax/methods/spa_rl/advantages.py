@@ -1,6 +1,6 @@
 """SPA-RL (arXiv 2505.20732): a critic splits the outcome of an episode into progress of its steps.
 
-    r_t = c_t + grounding g_t
+    r_t = c_t + 0.5 g_t
 
 c_t is the critic's value before the last token of response t, so of nearly the whole response; g_t
 is 1 for an executable action and for the last step, else 0. Summaries and strategies are no steps:
@@ -27,10 +27,11 @@ from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.gae import last_tokens, response_mask
 from gigpo_jax.rl.types import StepColumns
 
+# Reward of an executable action, that of the authors' code, where a won episode has the reward 1.
+GROUNDING = 0.5
 
-def spa_rl(
-    columns: StepColumns, *, base: Callable[[StepColumns], Advantages], grounding: float
-) -> Advantages:
+
+def spa_rl(columns: StepColumns, *, base: Callable[[StepColumns], Advantages]) -> Advantages:
     """Calls the base with rewards of progress; the targets are the critic's."""
     mask = columns.mask
     rows = len(mask)
@@ -46,7 +47,7 @@ def spa_rl(
     is_action = mask if columns.summary is None else mask & ~columns.summary
     # A summary has the number of the step after it.
     is_grounded = columns.extra["executable"] | (is_action & (columns.step == last_step))
-    reward = jnp.where(mask, progress + grounding * is_grounded, 0.0)
+    reward = jnp.where(mask, progress + GROUNDING * is_grounded, 0.0)
     changed = replace(columns, reward=reward, penalty=jnp.zeros_like(columns.penalty))
     # NaN: no target. The critic learns before the last token of a response alone.
     target = jnp.where(last, (progress + error)[:, None], jnp.nan)

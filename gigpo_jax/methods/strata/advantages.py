@@ -27,8 +27,10 @@ from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
 from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
+BEST = 0.5  # share of a strategy's episodes, the best ones, whose mean return is its own
 
-def strata(columns: StepColumns, *, best: float, **settings: Any) -> Advantages:
+
+def strata(columns: StepColumns, **settings: Any) -> Advantages:
     """Compares strategies of a task, and episodes of a strategy."""
     mask = columns.mask
     is_strategy = mask & columns.summary
@@ -41,7 +43,7 @@ def strata(columns: StepColumns, *, best: float, **settings: Any) -> Advantages:
         return gigpo(rows, **settings | fixed).total
 
     actions = compare(replace(columns, group=strategy, mask=is_step))
-    worth = strategy_returns(columns, strategy, is_step, best, settings["penalty_in"])
+    worth = strategy_returns(columns, strategy, is_step, BEST, settings["penalty_in"])
     strategies = compare(
         replace(
             columns,

@@ -38,7 +38,7 @@ _FREE = (
     "env.start_timeout_s",
     "env.step_timeout_s",
     "env.options.anchor",
-    "env.options.regret",
+    "env.regret",
 )
 
 

@@ -300,7 +300,7 @@ def _make_environments(
     name = config.env.name
     # Only replays tell the regret: it costs time in every step, and continuations do not need it,
     # unless rewards depend on it; then the run's own options have it.
-    regret = {"regret": True} if "regret" in registry.spec(name).options else {}
+    regret = {"regret": True} if "regret" in registry.spec(name).run_arguments else {}
     if not anchors:
         return {str(options.get("anchor", "")): registry.make(name, **{**options, **regret})}
     return {

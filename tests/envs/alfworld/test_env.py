@@ -41,10 +41,6 @@ def test_tasks_are_sorted_by_path_with_their_types(small):
         )
         assert task.split == "train"
     assert {task.type for task in tasks} == set(TASK_TYPES)
-    two = make(small, task_types=["pick_two_obj_and_place"])
-    assert [task.id for task in two.tasks("train")] == [
-        task.id for task in tasks if "pick_two" in task.type
-    ]
 
 
 def test_an_episode_is_the_game_with_the_published_reward(small):
@@ -288,15 +284,9 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
             (str(unended / task.data), "not a complete game file"),
         ),
         (lambda: Game(deep), (str(deep), "too deep")),
-        (lambda: make(small, task_types="pick_and_place_simple"), ("must be a list",)),
-        (lambda: make(small, task_types=[]), ("must be a list",)),
         (lambda: make(small, max_steps=True), ("max_steps=True",)),
         (lambda: make(small, max_steps=0), ("max_steps=0",)),
         (lambda: make(small, anchor="inventory"), ("anchor='inventory'", "spaces")),
-        (
-            lambda: make(small, task_types=["clean"]),
-            ("task_types='clean'", "pick_clean_then_place_in_recep"),
-        ),
     ]
     for call, expected_words in cases:
         with pytest.raises(InputError) as error:

@@ -38,9 +38,7 @@ class Fixed:
 def started(
     world: Path, retriever: Fixed, **options: int
 ) -> tuple[SearchEnv, str, tuple[str, ...]]:
-    env = SearchEnv(
-        str(world), retriever, **{"topk": 2, "max_steps": 4, "document_chars": 500} | options
-    )
+    env = SearchEnv(str(world), retriever, **{"topk": 2, "max_steps": 4} | options)
     task = env.tasks("train")[0]
     observation = env.reset(task)
     assert observation.anchor == observation.task
@@ -259,8 +257,6 @@ def test_the_expert_answers_all_and_a_worse_one_fewer(world: Path) -> None:
         ({"url": "ftp://x"}, "url='ftp://x'"),
         ({"url": "http://x", "data": None}, "name the folder of questions too"),
         ({"url": "http://x:99999"}, "url='http://x:99999'"),
-        ({"url": "http://x", "index": "y"}, "give one of them"),
-        ({"index": "/nowhere"}, "no index"),
     ],
 )
 def test_wrong_options_are_told(world: Path, options: dict, message: str) -> None:

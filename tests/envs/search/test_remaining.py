@@ -77,7 +77,7 @@ def test_a_search_that_shows_both_gold_passages_wastes_nothing(world: Path) -> N
         question for question in load_questions(world, "train") if question.source == "two_hop"
     )
     retriever = Fixed(*(f'"{title}"\ntext' for title in question.passages))
-    env = SearchEnv(str(world), retriever, topk=2, max_steps=4, document_chars=500, regret=True)
+    env = SearchEnv(str(world), retriever, topk=2, max_steps=4, regret=True)
     env.reset(next(task for task in env.tasks("train") if task.id == question.id))
     assert env.step("<search>x</search>").info["regret"] == 0.0
     assert env.step(f"<answer>{question.golden[0]}</answer>").info["regret"] == 0.0
@@ -88,7 +88,7 @@ def test_it_is_told_where_it_is_asked_for_and_known(world: Path, tmp_path: Path)
     plain.reset(plain.tasks("train")[0])
     assert "regret" not in plain.step("<search>x</search>").info
     (tmp_path / "test.jsonl").write_text('{"question": "Who?", "answer": "she"}\n')
-    unknown = make(tmp_path, index=str(world / "index"), regret=True)
+    unknown = make(tmp_path, url="http://127.0.0.1:1", regret=True)
     unknown.reset(unknown.tasks("test")[0])
     assert "regret" not in unknown.step("<answer>he</answer>").info
 

@@ -18,6 +18,7 @@ from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.shell.prompt import show_task_last
 from gigpo_jax.envs.shell.sandbox import client
+from gigpo_jax.envs.shell.sandbox.folder import CommandLimits
 from gigpo_jax.envs.shell.tasks import FAULTS, KINDS
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
@@ -118,9 +119,12 @@ def test_a_script_that_prints_what_was_there_does_not_pass() -> None:
         "printf '#!/bin/sh\\n' > bash; chmod 755 bash; PATH=/task:$PATH bash",
     ],
 )
-def test_the_test_cannot_be_fooled_by_what_it_runs(script: str) -> None:
+def test_the_test_cannot_be_fooled_by_what_it_runs(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gigpo_jax.envs.shell.env.LIMITS", CommandLimits(seconds=1.0))
     task = find_task("fix")
-    results = play(task, f"cat > run <<'END'\n{script}\nEND", "bash run", "submit", time_s=1.0)
+    results = play(task, f"cat > run <<'END'\n{script}\nEND", "bash run", "submit")
     assert results[-1].observation.text == "[test failed]"
 
 
@@ -136,7 +140,8 @@ def test_the_test_script_is_not_in_the_folder_and_leaves_no_trace() -> None:
     assert env.step("submit").observation.anchor == state
 
 
-def test_what_the_agent_sees() -> None:
+def test_what_the_agent_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gigpo_jax.envs.shell.env.LIMITS", CommandLimits(seconds=1.0))
     results = play(
         find_task("find"),
         "printf 'a\\tb\\033[31m\\377\\n'",
@@ -147,12 +152,10 @@ def test_what_the_agent_sees() -> None:
         "x" * 5000,
         "a\0b",
         "",
-        output_chars=100,
-        time_s=1.0,
     )
     texts = [result.observation.text for result in results]
     assert texts[0] == "a b\\x1b[31m\ufffd"
-    assert texts[1] == "x" * 100 + "[cut]"
+    assert texts[1] == "x" * 2000 + "[cut]"
     assert texts[2] == "[in /task/new]\n[no output]"
     assert texts[3] == "[in /task/new]\n[no output]\n[exit 1]"
     assert texts[4].endswith("[stopped and undone: more than 1 s, or 2 s of CPU time]")
@@ -258,10 +261,6 @@ def test_faults_break_the_script() -> None:
         ("kinds", ()),
         ("anchor", "text"),
         ("max_steps", 0),
-        ("output_chars", 0),
-        ("time_s", 0.0),
-        ("memory_mib", 1),
-        ("folder_mib", 0),
     ],
 )
 def test_bad_options_are_refused(option: str, value: object) -> None:

@@ -13,7 +13,7 @@ from gigpo_jax.rl.types import collect_columns
 from tests.rl.test_advantages import padded, plan_columns
 
 SETTINGS = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
-OWN = {"lam": 0.8, "segment_lam": 0.95, "keep_penalty": 0.4, "change_penalty": 0.7}
+OWN = {"lam": 0.8, "keep_penalty": 0.4}
 
 
 def estimates_of(start, truncated=False, gamma=1.0, lam=1.0):
@@ -47,7 +47,7 @@ def test_an_episode_that_used_up_its_steps_goes_on_with_its_own_values() -> None
     np.testing.assert_allclose(found[:, 2], [0.1, 0.1, 1.0, 0.9], atol=1e-6)
 
 
-def oracle(batch, gamma, lam, segment_lam, keep_penalty, change_penalty, truncation):
+def oracle(batch, gamma, lam, keep_penalty, truncation):
     """[N, 3] f64 of advantages and of targets, episode by episode, as the formulas stand."""
     rows = len(batch["mask"])
     advantage = np.full((rows, 3), np.nan)
@@ -66,7 +66,7 @@ def oracle(batch, gamma, lam, segment_lam, keep_penalty, change_penalty, truncat
         if kept.any():
             share = kept.sum() / len(mine)
             reward[kept] -= keep_penalty * share / kept.sum()
-        reward[kept & batch["plan_changed"][mine]] -= change_penalty
+        reward[kept & batch["plan_changed"][mine]] -= 0.3
         goes_on = bool(batch["truncated"][mine[-1]]) and truncation == "own"
         edges = [*np.flatnonzero(start), len(mine)]
         later_high = 0.0
@@ -94,7 +94,7 @@ def oracle(batch, gamma, lam, segment_lam, keep_penalty, change_penalty, truncat
             length = after - first
             rewards = sum(gamma**k * reward[first + k] for k in range(length))
             high = rewards + gamma**length * behind - value[mine[first], 1]
-            later_high = high + gamma**length * segment_lam * later_high
+            later_high = high + gamma**length * 0.95 * later_high
             advantage[mine[first], 1] = later_high
     has_value = ~np.isnan(advantage)
     target[has_value] = (advantage + value)[has_value]

@@ -25,7 +25,7 @@ from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types
 
 
 def _make_manifest(
-    split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str] | None
+    split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str] | None = None
 ) -> dict:
     """Checks the arguments of a split; returns its manifest."""
     if task_types is None:
@@ -159,7 +159,6 @@ def ensure_games(
     *,
     receptacles: int | tuple[int, int] | None = None,
     objects: int | tuple[int, int] | None = None,
-    task_types: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> Path:
     """Generates the splits of a data folder, once, even if several processes call it.
@@ -167,7 +166,7 @@ def ensure_games(
     Args:
       cache_root: Parent of the data folder, whose name has a hash of the arguments.
       splits: Split -> number of games, such as {"train": 512, "valid_unseen": 128}.
-      seed, size, receptacles, objects, task_types, progress: Arguments of `generate_games`.
+      seed, size, receptacles, objects, progress: Arguments of `generate_games`.
 
     Returns:
       Data folder.
@@ -183,7 +182,7 @@ def ensure_games(
     room_size = make_room_size(size, receptacles, objects)
     # Checked before anything is written: a wrong split leaves no half data folder.
     manifests = [
-        _make_manifest(split, splits[split], seed, room_size, task_types)
+        _make_manifest(split, splits[split], seed, room_size)
         # Sorted: the order of a config's keys must not name another data folder.
         for split in sorted(splits)
     ]

@@ -40,7 +40,6 @@ def write_world(
     out: Path,
     *,
     people: int = PEOPLE,
-    questions: int = 0,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> None:
@@ -48,13 +47,13 @@ def write_world(
 
     Args:
       out: Folder without a world; created if it does not exist.
-      people, questions, seed: Arguments of `make_world`.
+      people, seed: Arguments of `make_world`.
       progress: Called with 1 after every passage.
 
     Raises:
       InputError: a number out of range, or a folder that holds a world.
     """
-    world = make_world(seed, people=people, questions=questions)
+    world = make_world(seed, people=people)
     if (out / "index").exists():
         raise InputError("already holds a world", key="--out", value=out, fix="name another folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -78,7 +77,6 @@ def ensure_world(
     cache_root: Path | None = None,
     *,
     people: int = PEOPLE,
-    questions: int = 0,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Path:
@@ -87,10 +85,10 @@ def ensure_world(
     Returns:
       The world's folder.
     """
-    check_world(seed, people, questions)
+    check_world(seed, people)
     root = cache_folder("search") if cache_root is None else Path(cache_root)
-    # All arguments are in the name: another world is another folder.
-    out = root / f"world-{VERSION}-{people}-{questions}-{seed}"
+    # All arguments are in the name: another world is another folder. 0 stands for all questions.
+    out = root / f"world-{VERSION}-{people}-0-{seed}"
     manifest = out / "index" / "manifest.json"
     if manifest.is_file():
         return out
@@ -98,5 +96,5 @@ def ensure_world(
     with lock_folder(out):
         # Another process may have made it while this one waited for the lock.
         if not manifest.is_file():
-            write_world(out, people=people, questions=questions, seed=seed, progress=progress)
+            write_world(out, people=people, seed=seed, progress=progress)
     return out

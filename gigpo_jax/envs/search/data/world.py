@@ -40,23 +40,21 @@ class _Entities:
     guilds: list[tuple[str, str, str]]  # name, founder, town
 
 
-def check_world(seed: int, people: int, questions: int) -> None:
+def check_world(seed: int, people: int) -> None:
     """InputError for arguments that `make_world` cannot use."""
     check_whole("people", people, 16, LARGEST)
-    check_whole("questions", questions, 0)
     check_whole("seed", seed)
 
 
-def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> InventedWorld:
+def make_world(seed: int = 0, *, people: int = 480) -> InventedWorld:
     """Makes a world; the same arguments give the same world on any machine.
 
     Args:
       seed: Seed of names, facts and order.
       people: Number of people, which sets the numbers of towns, books and guilds. Passages: about
         seven times as many.
-      questions: Limit of each split, drawn at random; 0 = all.
     """
-    check_world(seed, people, questions)
+    check_world(seed, people)
     # The order of the draws below is part of the format: another one gives another world.
     rng = random.Random(f"world {seed} {people}")
     documents: list[Document] = []
@@ -64,12 +62,7 @@ def make_world(seed: int = 0, *, people: int = 480, questions: int = 0) -> Inven
     splits = _draw_entities(people, rng)
     for split, entities in splits.items():
         documents += _write_passages(entities, rng)
-        candidates = _write_questions(entities, split)
-        if questions and len(candidates) > questions:
-            # Sorted: a limit leaves questions out and keeps the order of the others.
-            rows = sorted(rng.sample(range(len(candidates)), questions))
-            candidates = [candidates[row] for row in rows]
-        selection += candidates
+        selection += _write_questions(entities, split)
     documents += _write_distractors(splits, select_words(people)["goods"], rng)
     # The order decides between equal scores, so it must not tell gold passages from distractors.
     rng.shuffle(documents)

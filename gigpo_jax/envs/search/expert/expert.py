@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 
+MAX_STEPS = 4  # turns of an episode; the last one is an answer
 _NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
 
 
@@ -74,7 +75,6 @@ class SearchExpert:
         blind_fraction: float = 0.0,
         vague_fraction: float = 0.0,
         hasty_fraction: float = 0.0,
-        max_steps: int = 4,
     ) -> None:
         check_fractions(
             blind_fraction=blind_fraction,
@@ -85,7 +85,7 @@ class SearchExpert:
         self._blind_fraction = blind_fraction
         self._vague_fraction = vague_fraction
         self._hasty_fraction = hasty_fraction
-        self._remaining_steps = max_steps
+        self._remaining_steps = MAX_STEPS
         self._subject = ""
         self._relations: list[str] = []
         self._started = False
