@@ -12,7 +12,6 @@ from pathlib import Path
 
 from configs.quickstart import get_config
 from gigpo_jax.config import resolve
-from gigpo_jax.config.keys import PARTS
 from gigpo_jax.core.commands import MODES
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import ALGORITHMS
@@ -53,7 +52,6 @@ def start_modules() -> list[str]:
         ALGORITHMS.reference(config.rl.algorithm),
         *ALGORITHMS[config.rl.algorithm].signals,
         *(LOGGERS[name] for name in config.log.to),
-        *(PARTS.reference(name) for name in PARTS),
     ]
     names = ["gigpo_jax.__main__", "gigpo_jax.main", f"gigpo_jax.{MODES['train'].module}"]
     # `main` starts the backend by name, the pool its worker processes, a model its family.

@@ -8,7 +8,7 @@ import math
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import PARTS, value_of
+from gigpo_jax.config.keys import PART_DEFAULTS, PARTS, is_default, value_of
 from gigpo_jax.config.requirements import require, require_default, signal_classes
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
@@ -29,7 +29,7 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     _check_prefill(config)
     _check_sampling(config, trains)
     _check_loss(config)
-    parts = list(PARTS.values())
+    parts = [PARTS[name] for name in PARTS if _is_used(name, config)]
     for part in parts:
         if part.check:
             part.check(config, trains)
@@ -45,6 +45,23 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     if not mix.writes_summaries(config):
         reader = "env.context=drop_oldest without env.plan=strategy"
         require_default(config, "sampling.max_summary_tokens", reader)
+
+
+def _is_used(part: str, config: ConfigDict) -> bool:
+    """Whether a part has something to check: a key that is set, or a use without its keys."""
+    algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
+    conditions = {
+        "servers": config.engine.name != "jax" or config.train.inflight,
+        "vLLM servers": config.engine.name == "vllm",
+        "adapter": config.model.param_dtype != "float32",
+        "critic": algorithm.critic_values > 0 or config.critic.kind != "none",
+        "starts of episodes": algorithm.fork_choice != "",
+        "gigpo sft": not config.model.path,
+    }
+    # Environments of a mix may have keys of any part, and a harness is the endpoint's.
+    has_mix = bool(config.env.mix) or registry.spec(config.env.name).harness
+    is_set = any(not is_default(config, key) for key in PART_DEFAULTS[part])
+    return has_mix or is_set or bool(conditions.get(part))
 
 
 def _check_groups(config: ConfigDict) -> None:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.flags import FLAGS
-from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.config.keys import DEFAULTS, KEYS, flatten
 from gigpo_jax.config.resolve import SECTIONS, declared_types, unknown_keys
 from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
@@ -160,7 +160,7 @@ def _set_key(config: ConfigDict, key: str, text: str) -> None:
     kind: Any = str
     is_unset = False
     if key in KEYS:
-        kind = type(KEYS[key].default)
+        kind = type(DEFAULTS[key])
         is_unset = KEYS[key].auto and text == "auto"
     elif key in options:
         kind = options[key]
@@ -235,7 +235,7 @@ def describe_origins(
     """
     overrides = tuple(_split_override(word)[0] for word in words)
     user_values = flatten(loaded)
-    defaults = flatten({name: key.default for name, key in KEYS.items()})
+    defaults = flatten(DEFAULTS)
     deciding_keys = {"env.name": mix.MIX, "eval.trials": f"agent {resolved.agent}"}
     for name, value in flatten(resolved).items():
         is_users = value == user_values.get(name)

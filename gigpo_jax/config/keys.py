@@ -1,10 +1,10 @@
 """The keys of the config: default, meaning, allowed values, and the rules of a resumed run.
 
 `CORE` has the keys of every run. A part that few runs use declares its keys, and checks them, in a
-module of its own, a `Part` of `PARTS`; environments and algorithms declare options and settings.
+module of its own, a `Part` of `PARTS`, which is imported when one of them is set; environments and
+algorithms declare options and settings.
 """
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.core.settings import (
+    ANY,
     FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
@@ -23,6 +24,7 @@ from gigpo_jax.core.settings import (
     one_of,
     tuple_of,
 )
+from gigpo_jax.models.linears import TARGETS
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
 from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.optimizer import OPTIMIZERS, SCHEDULES
@@ -377,6 +379,12 @@ CORE: dict[str, Key] = {
         auto=True,
     ),
     "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION, auto=True),
+    "critic.kind": Key(
+        "none",
+        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
+        one_of("none", "model", "head"),
+        auto=True,
+    ),
     # optimizer, in float32
     "optim.name": Key(
         "adamw",
@@ -490,6 +498,13 @@ CORE: dict[str, Key] = {
     "eval.tasks": Key(0, "number of the panel's first tasks to evaluate; 0: all", NOT_NEGATIVE),
     "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
+    "eval.trials": Key(
+        1,
+        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
+        "(docs/agents.md)",
+        POSITIVE,
+        auto=True,
+    ),
     "checkpoint.every": Key(
         10, "number of iterations between checkpoints", POSITIVE, may_change=True
     ),
@@ -515,25 +530,111 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
 )
 
 
-class _KeyTable(Mapping[str, Key]):
-    """The keys of core and parts."""
+# Defaults of the keys of each part. The part has the rest of the declarations and is imported when
+# a key is looked up or checked, so a run does not load the parts that it leaves alone.
+PART_DEFAULTS: dict[str, dict[str, Any]] = {
+    "servers": {
+        "engine.urls": "",
+        "engine.weights_dir": "",
+        "engine.connect_timeout_s": 60.0,
+        "engine.request_timeout_s": 600.0,
+    },
+    "vLLM servers": {
+        "engine.vllm.servers": 1,
+        "engine.vllm.python": ".venv-vllm/bin/python",
+        "engine.vllm.args": "",
+    },
+    "adapter": {
+        "model.lora.rank": 0,
+        "model.lora.alpha": 32.0,
+        "model.lora.targets": tuple(TARGETS),
+        "model.lora.vision": False,
+        "model.lora.path": "",
+    },
+    "critic": {
+        "critic.path": "",
+        "critic.lr": 1e-5,
+        "critic.clip": 0.5,
+        "critic.warmup_iterations": 0,
+    },
+    "starts of episodes": {
+        "train.forks": 0,
+        "train.fork_choice": "uncertainty",
+        "train.expert_starts": 0,
+        "train.earlier_starts": 0.0,
+    },
+    "plans": {
+        "env.plan": "none",
+        "train.strategy_episodes": 1,
+    },
+    "summaries": {
+        "env.context": "drop_oldest",
+        "sampling.max_summary_tokens": 0,
+    },
+    "lessons": {
+        "train.experience": 0,
+    },
+    "turns sampled again": {
+        "env.resample_turns": 0,
+        "engine.entropies": False,
+    },
+    "agents": {
+        "agent": "plain",
+        "eval.examples": 1,
+    },
+    "endpoint": {
+        "serve.host": "127.0.0.1",
+        "serve.port": 0,
+        "serve.clamp": False,
+    },
+    "gigpo sft": {
+        "model.shape.hidden_size": 128,
+        "model.shape.intermediate_size": 384,
+        "model.shape.num_layers": 4,
+        "model.shape.num_heads": 4,
+        "model.shape.num_kv_heads": 2,
+        "model.shape.rope_theta": 1e6,
+        "model.shape.initializer_range": 0.02,
+        "model.shape.vision.depth": 0,
+        "model.shape.vision.hidden_size": 64,
+        "sft.episodes": 4000,
+        "sft.epochs": 1,
+        "sft.minibatch": 256,
+        "sft.learn_prompts": False,
+    },
+}
+DEFAULTS: dict[str, Any] = {name: key.default for name, key in CORE.items()}
+_PART_OF: dict[str, str] = {}
+for _part, _defaults in PART_DEFAULTS.items():
+    DEFAULTS |= _defaults
+    _PART_OF |= dict.fromkeys(_defaults, _part)
 
-    @functools.cached_property
-    def _keys(self) -> dict[str, Key]:
-        # Not on import: a part imports the declarations above.
-        keys = dict(CORE)
-        for part in PARTS.values():
-            keys |= part.keys
-        return keys
+
+def declare(name: str, help: str, rule: Rule = ANY, **flags: bool) -> tuple[str, Key]:
+    """A key of a part, with its default from `PART_DEFAULTS`; `flags` are fields of `Key`."""
+    return name, Key(DEFAULTS[name], help, rule, **flags)
+
+
+def part_keys(*declarations: tuple[str, Key]) -> dict[str, Key]:
+    """The keys of a part by name."""
+    return dict(declarations)
+
+
+class _KeyTable(Mapping[str, Key]):
+    """The keys of core and parts; only a look-up of a part's key imports the part."""
 
     def __getitem__(self, name: str) -> Key:
-        return self._keys[name]
+        return CORE[name] if name in CORE else PARTS[_PART_OF[name]].keys[name]
+
+    def __contains__(self, name: object) -> bool:
+        # The method of `Mapping` would import the part.
+        return name in DEFAULTS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
+        return iter(DEFAULTS)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(DEFAULTS)
 
 
 KEYS = _KeyTable()
@@ -561,6 +662,12 @@ def value_of(config: ConfigDict, name: str) -> Any:
     """The value of a dotted key."""
     section, last = find_section(config, name)
     return section[last]
+
+
+def is_default(config: ConfigDict, name: str) -> bool:
+    """Whether a dotted key has its default, of the same type."""
+    value = value_of(config, name)
+    return type(value) is type(DEFAULTS[name]) and bool(value == DEFAULTS[name])
 
 
 def find_section(config: ConfigDict, name: str, *, make: bool = False) -> tuple[ConfigDict, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import KEYS, WEIGHT, Key
+from gigpo_jax.config.keys import DEFAULTS, KEYS, WEIGHT, Key
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.plans import STRATEGY
 from gigpo_jax.envs import registry
@@ -48,7 +48,7 @@ def fill_mix(config: ConfigDict) -> None:
     names = "+".join(config.env.mix)
     reason = f"not read with {MIX}"
     # `names` is there when a resolved config is resolved again.
-    if config.env.name not in (KEYS["env.name"].default, names):
+    if config.env.name not in (DEFAULTS["env.name"], names):
         value = repr(config.env.name)
         raise InputError(reason, key="config.env.name", value=value, fix="leave it out")
     if config.eval.panel:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import KEYS, flatten
+from gigpo_jax.config.keys import DEFAULTS, flatten
 
 # Names that saved configs have for keys of today.
 MOVED = {
@@ -80,7 +80,7 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     The config may be too old to have them; they get their defaults. Keys that moved get the names
     of today, and keys that are gone are dropped if the package does the same without them.
     """
-    defaults = {name: key.default for name, key in KEYS.items() if name in keys}
+    defaults = {name: default for name, default in DEFAULTS.items() if name in keys}
     saved_values = flatten(tree)
     # Options of an environment of another package are its own.
     is_foreign = ":" in saved_values.get("env.name", "")
@@ -100,7 +100,7 @@ def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
     if removed is None:
         return False
     if removed.same_as:
-        return bool(value == saved_values.get(removed.same_as, KEYS[removed.same_as].default))
+        return bool(value == saved_values.get(removed.same_as, DEFAULTS[removed.same_as]))
     return removed.value is None or bool(removed.value == value)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import KEYS, value_of
+from gigpo_jax.config.keys import is_default, value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.rl.algorithms import find_algorithm
@@ -22,8 +22,7 @@ def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = 
 def require_default(config: ConfigDict, name: str, reader: str) -> None:
     """Raises an InputError for a set key that has an effect with another setting only."""
     # Its value and not its presence: a resolved config has every key.
-    is_default = value_of(config, name) == KEYS[name].default
-    require(is_default, config, name, f"not read by {reader}", "leave it out")
+    require(is_default(config, name), config, name, f"not read by {reader}", "leave it out")
 
 
 def signal_classes(config: ConfigDict) -> list[Any]:

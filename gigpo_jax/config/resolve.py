@@ -7,7 +7,15 @@ from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
-from gigpo_jax.config.keys import KEYS, find_section, flatten, value_of
+from gigpo_jax.config.keys import (
+    CORE,
+    DEFAULTS,
+    KEYS,
+    find_section,
+    flatten,
+    is_default,
+    value_of,
+)
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent
@@ -28,11 +36,12 @@ def default_config() -> ConfigDict:
     fails. Keys for which an algorithm may have its own default are None until `resolve`.
     """
     config = ConfigDict()
-    for name, key in KEYS.items():
+    for name, default in DEFAULTS.items():
         section, last = find_section(config, name, make=True)
         # A placeholder is None and still has a type, so that a config file cannot set a text for a
         # number.
-        section[last] = config_dict.placeholder(type(key.default)) if key.auto else key.default
+        is_auto = name in CORE and CORE[name].auto
+        section[last] = config_dict.placeholder(type(default)) if is_auto else default
     for name in SECTIONS:
         section, last = find_section(config, name, make=True)
         section[last] = ConfigDict()
@@ -57,11 +66,11 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
     # First of all: the other steps read the keys that environment and algorithm declare.
     for error in unknown_keys(config, flatten(config)):
         raise error
-    for name, key in KEYS.items():
+    for name in KEYS:
         value = value_of(config, name)
-        if key.auto and value is None:
+        if (name not in CORE and is_default(config, name)) or (value is None and KEYS[name].auto):
             continue
-        complaint = key.complaint(value)
+        complaint = KEYS[name].complaint(value)
         require(not complaint, config, name, complaint)
     # Names of environments first: the defaults and checks below read what they declare.
     mix.fill_mix(config)
@@ -150,7 +159,7 @@ def _fill_defaults(config: ConfigDict) -> None:
     defaults["eval.trials"] = find_agent(config.agent).trials
     defaults["engine.slots"] = _default_slots(config)
     defaults |= _prefill_defaults(config)
-    for name, key in KEYS.items():
+    for name, key in CORE.items():
         if value_of(config, name) is None:
             section, last = find_section(config, name)
             section[last] = defaults.get(name, key.default)
@@ -165,7 +174,7 @@ def _default_slots(config: ConfigDict) -> int:
     rollouts = train.max_staleness + 1 if train.inflight else 1
     episodes = train.groups * train.group_size * rollouts
     slots = FEWEST_SLOTS
-    while slots < min(episodes, KEYS["engine.slots"].default):
+    while slots < min(episodes, DEFAULTS["engine.slots"]):
         slots *= 2
     return slots
 

@@ -2,24 +2,28 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
 from gigpo_jax.models.linears import TARGETS
 
 LORA_TARGETS = tuple(TARGETS)
 
-KEYS = {
-    "model.lora.rank": Key(
-        0, "rank of a trained low-rank adapter; 0: all parameters are trained", NOT_NEGATIVE
+KEYS = part_keys(
+    declare(
+        "model.lora.rank",
+        "rank of a trained low-rank adapter; 0: all parameters are trained",
+        NOT_NEGATIVE,
     ),
     # For adapters that PEFT or another trainer reads: their scale is part of the result.
-    "model.lora.alpha": Key(
-        32.0, "scale of the adapter: its output is multiplied by alpha / rank", POSITIVE
+    declare(
+        "model.lora.alpha",
+        "scale of the adapter: its output is multiplied by alpha / rank",
+        POSITIVE,
     ),
     # For servers that take adapters of some layers alone, and for less memory.
-    "model.lora.targets": Key(
-        LORA_TARGETS,
+    declare(
+        "model.lora.targets",
         "linear layers with an adapter",
         Rule(
             f"one or more of {', '.join(LORA_TARGETS)}, each once",
@@ -27,14 +31,16 @@ KEYS = {
         ),
     ),
     # For vision models whose pictures are unlike those of their pretraining.
-    "model.lora.vision": Key(
-        False, "whether linear layers of the vision tower's blocks have an adapter too"
+    declare(
+        "model.lora.vision",
+        "whether linear layers of the vision tower's blocks have an adapter too",
     ),
     # For a second run that continues the adapter of a first one.
-    "model.lora.path": Key(
-        "", 'adapter in PEFT\'s layout to start from; "": one that changes nothing'
+    declare(
+        "model.lora.path",
+        'adapter in PEFT\'s layout to start from; "": one that changes nothing',
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

@@ -2,30 +2,29 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part, value_of
+from gigpo_jax.config.keys import Part, declare, is_default, part_keys
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, one_of
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
 from gigpo_jax.rl.algorithms import find_algorithm
 
-KEYS = {
-    "critic.kind": Key(
-        "none",
-        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
-        one_of("none", "model", "head"),
-        auto=True,
+KEYS = part_keys(
+    declare(
+        "critic.path",
+        'model folder or exported critic to start from; "": the weights of model.path',
     ),
-    "critic.path": Key(
-        "", 'model folder or exported critic to start from; "": the weights of model.path'
-    ),
-    "critic.lr": Key(1e-5, "learning rate; a value head alone needs a higher one", POSITIVE),
-    "critic.clip": Key(
-        0.5, "limit of a value's distance to its old one in the loss; 0: off", NOT_NEGATIVE
+    declare("critic.lr", "learning rate; a value head alone needs a higher one", POSITIVE),
+    declare(
+        "critic.clip",
+        "limit of a value's distance to its old one in the loss; 0: off",
+        NOT_NEGATIVE,
     ),
     # For a value head, which begins with random weights.
-    "critic.warmup_iterations": Key(
-        0, "number of iterations at the start in which only the critic learns", NOT_NEGATIVE
+    declare(
+        "critic.warmup_iterations",
+        "number of iterations at the start in which only the critic learns",
+        NOT_NEGATIVE,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:
@@ -36,9 +35,8 @@ def check(config: ConfigDict, trains: bool) -> None:
     if not find_algorithm(name, config.rl.settings).critic_values:
         reason = f"not used, because {name} has no critic"
         # All keys of the section: none of them would be read.
-        for key, declaration in KEYS.items():
-            is_default = value_of(config, key) == declaration.default
-            require(is_default, config, key, reason, "leave the key out")
+        for key in ("critic.kind", *KEYS):
+            require(is_default(config, key), config, key, reason, "leave the key out")
         return
     reason = f"{name} needs a critic"
     require(critic.kind != "none", config, "critic.kind", reason, "use model or head")

@@ -2,20 +2,20 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.env_bridge.lessons import shows_lessons
 from gigpo_jax.envs import registry
 
-KEYS = {
-    "train.experience": Key(
-        0,
+KEYS = part_keys(
+    declare(
+        "train.experience",
         "number of iterations before prompts show lessons of earlier episodes, which the policy "
         "writes from the first one on; 0: none are written (docs/experience.md)",
         NOT_NEGATIVE,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

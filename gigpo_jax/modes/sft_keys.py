@@ -2,43 +2,45 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
 
-KEYS = {
-    "model.shape.hidden_size": Key(
-        128,
+KEYS = part_keys(
+    declare(
+        "model.shape.hidden_size",
         "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
         POSITIVE,
     ),
-    "model.shape.intermediate_size": Key(384, "inner width of the feed-forward layers", POSITIVE),
-    "model.shape.num_layers": Key(4, "number of decoder layers", POSITIVE),
-    "model.shape.num_heads": Key(4, "number of query heads", POSITIVE),
-    "model.shape.num_kv_heads": Key(2, "number of key and value heads", POSITIVE),
-    "model.shape.rope_theta": Key(1e6, "base of the rotary embedding", POSITIVE),
-    "model.shape.initializer_range": Key(
-        0.02, "standard deviation of random weight matrices, also in the vision tower", POSITIVE
+    declare("model.shape.intermediate_size", "inner width of the feed-forward layers", POSITIVE),
+    declare("model.shape.num_layers", "number of decoder layers", POSITIVE),
+    declare("model.shape.num_heads", "number of query heads", POSITIVE),
+    declare("model.shape.num_kv_heads", "number of key and value heads", POSITIVE),
+    declare("model.shape.rope_theta", "base of the rotary embedding", POSITIVE),
+    declare(
+        "model.shape.initializer_range",
+        "standard deviation of random weight matrices, also in the vision tower",
+        POSITIVE,
     ),
-    "model.shape.vision.depth": Key(
-        0,
+    declare(
+        "model.shape.vision.depth",
         "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
         NOT_NEGATIVE,
     ),
     # The rotary embedding splits a head of 16 into rows and columns, each with pairs of numbers.
-    "model.shape.vision.hidden_size": Key(
-        64,
+    declare(
+        "model.shape.vision.hidden_size",
         "width of the vision tower: 16 for each attention head",
         Rule("a multiple of 16", lambda value: value > 0 and value % 16 == 0),
     ),
-    "sft.episodes": Key(4000, "number of demonstrations", POSITIVE),
-    "sft.epochs": Key(1, "number of passes over the demonstrations", POSITIVE),
-    "sft.minibatch": Key(256, "number of environment steps in an optimizer update", POSITIVE),
-    "sft.learn_prompts": Key(
-        False,
+    declare("sft.episodes", "number of demonstrations", POSITIVE),
+    declare("sft.epochs", "number of passes over the demonstrations", POSITIVE),
+    declare("sft.minibatch", "number of environment steps in an optimizer update", POSITIVE),
+    declare(
+        "sft.learn_prompts",
         "whether the loss predicts prompts too, which teaches a model from random weights to read",
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

@@ -2,30 +2,23 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, is_default, part_keys
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
 
-KEYS = {
-    "agent": Key(
-        "plain", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
+KEYS = part_keys(
+    declare(
+        "agent", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
     ),
-    "eval.trials": Key(
-        1,
-        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
-        "(docs/agents.md)",
-        POSITIVE,
-        auto=True,
-    ),
-    "eval.examples": Key(
-        1,
+    declare(
+        "eval.examples",
         "number of examples of each task type in prompts of react and reflexion",
         NOT_NEGATIVE,
         may_change=True,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:
@@ -33,8 +26,8 @@ def check(config: ConfigDict, trains: bool) -> None:
     agent = find_agent(config.agent)
     if agent.template is None:
         reason = f"the prompts of config.agent={config.agent} show no examples"
-        is_default = config.eval.examples == KEYS["eval.examples"].default
-        require(is_default, config, "eval.examples", reason, "leave it out")
+        has_default = is_default(config, "eval.examples")
+        require(has_default, config, "eval.examples", reason, "leave it out")
     if agent.reflection is not None:
         reason = f"{config.agent} reflects between trials"
         require(config.eval.trials > 1, config, "eval.trials", reason, "use 2 or more")

@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require, require_default, require_steps
 from gigpo_jax.core.settings import POSITIVE, one_of
 from gigpo_jax.env_bridge.plans import BELIEF, PLANS, STRATEGY, shows_plans
@@ -10,20 +10,20 @@ from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
 from gigpo_jax.rollout.summary_keys import check_summary_length
 
-KEYS = {
-    "env.plan": Key(
-        "none",
+KEYS = part_keys(
+    declare(
+        "env.plan",
         "plan that prompts show; subgoal: kept or switched by each response; strategy: written "
         "before the episode; belief: what is known, in each response (docs/plans.md)",
         one_of(*PLANS),
         mixes=True,
     ),
-    "train.strategy_episodes": Key(
-        1,
+    declare(
+        "train.strategy_episodes",
         "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
         POSITIVE,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

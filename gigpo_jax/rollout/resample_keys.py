@@ -2,26 +2,26 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.envs import registry
 
-KEYS = {
-    "env.resample_turns": Key(
-        0,
+KEYS = part_keys(
+    declare(
+        "env.resample_turns",
         "largest number of times that a turn of training is sampled again, because its uncertainty "
         "is nearly that of the turn before; 0: never (docs/tasks.md)",
         NOT_NEGATIVE,
         mixes=True,
     ),
     # For forks and turns that are chosen by entropy, where estimates are too noisy.
-    "engine.entropies": Key(
-        False,
+    declare(
+        "engine.entropies",
         "whether responses have entropies of their tokens, which train.fork_choice=entropy and "
         "env.resample_turns read in place of estimates",
     ),
-}
+)
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:

@@ -2,38 +2,38 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import DECAY, Key, Part
+from gigpo_jax.config.keys import DECAY, Part, declare, part_keys
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
 
-KEYS = {
-    "train.forks": Key(
-        0,
+KEYS = part_keys(
+    declare(
+        "train.forks",
         "number of a task's episodes that begin in states of its other episodes (docs/forks.md)",
         NOT_NEGATIVE,
     ),
-    "train.fork_choice": Key(
-        "uncertainty",
+    declare(
+        "train.fork_choice",
         "states that forks begin in: those of the least certain values (uncertainty), of any visit "
         "(uniform), of the least certain responses (entropy)",
         one_of("uncertainty", "uniform", "entropy"),
     ),
-    "train.expert_starts": Key(
-        0,
+    declare(
+        "train.expert_starts",
         "number of iterations after which episodes begin one action of an expert earlier, at first "
         "before its last one; 0: off (docs/forks.md)",
         NOT_NEGATIVE,
     ),
-    "train.earlier_starts": Key(
-        0.0,
+    declare(
+        "train.earlier_starts",
         "fraction of groups that begin in states of earlier iterations' episodes, rounded down; 0: "
         "off (docs/forks.md)",
         DECAY,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

@@ -2,28 +2,28 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require, require_steps
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 
-KEYS = {
-    "env.context": Key(
-        "drop_oldest",
+KEYS = part_keys(
+    declare(
+        "env.context",
         "rule for conversations that are full; drop_oldest: they lose their oldest steps; "
         "summary: the policy summarises them (docs/conversations.md)",
         one_of("drop_oldest", "summary"),
         mixes=True,
     ),
-    "sampling.max_summary_tokens": Key(
-        0,
+    declare(
+        "sampling.max_summary_tokens",
         "largest number of tokens in a summary of env.context=summary or a strategy of "
         "env.plan=strategy; 0: sampling.max_response_tokens",
         NOT_NEGATIVE,
         mixes=True,
     ),
-}
+)
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:

@@ -2,23 +2,21 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import PORT, Key, Part
+from gigpo_jax.config.keys import PORT, Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import Rule
 from gigpo_jax.envs import registry
 
-KEYS = {
-    "serve.host": Key(
-        "127.0.0.1", "address to listen on", Rule("an address", bool), may_change=True
-    ),
-    "serve.port": Key(0, "port to listen on; 0: any free one", PORT, may_change=True),
-    "serve.clamp": Key(
-        False,
+KEYS = part_keys(
+    declare("serve.host", "address to listen on", Rule("an address", bool), may_change=True),
+    declare("serve.port", "port to listen on; 0: any free one", PORT, may_change=True),
+    declare(
+        "serve.clamp",
         "whether limits, sampling settings and model names of requests give way to those of the "
         "run, in place of a refusal; for agents that are not changed",
         may_change=True,
     ),
-}
+)
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:

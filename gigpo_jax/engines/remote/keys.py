@@ -2,36 +2,39 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part, value_of
+from gigpo_jax.config.keys import Part, declare, part_keys, value_of
 from gigpo_jax.config.requirements import LOOPBACK, host_of, require, require_urls
 from gigpo_jax.core.settings import POSITIVE
 
-KEYS = {
-    "engine.urls": Key(
-        "",
+KEYS = part_keys(
+    declare(
+        "engine.urls",
         'running servers, as "http://a:8000,http://b:8000"; key in GIGPO_API_KEY or, for vllm, '
         'VLLM_API_KEY; "": the run starts some (vllm)',
         may_change=True,
     ),
     # For servers on other machines, which read weights from a file system faster.
-    "engine.weights_dir": Key(
-        "",
+    declare(
+        "engine.weights_dir",
         'folder shared with the servers for new weights; "": over HTTP (jax_server), or a folder '
         "in memory (vllm)",
         may_change=True,
     ),
     # For clusters, where servers may start a quarter of an hour after the learner.
-    "engine.connect_timeout_s": Key(
-        60.0, "time limit for a server of urls to answer (again)", POSITIVE, may_change=True
+    declare(
+        "engine.connect_timeout_s",
+        "time limit for a server of urls to answer (again)",
+        POSITIVE,
+        may_change=True,
     ),
     # For long responses on slow devices, and for weights over a slow network.
-    "engine.request_timeout_s": Key(
-        600.0,
+    declare(
+        "engine.request_timeout_s",
         "time limit for one response, also of the endpoint, and for a step of a weight update",
         POSITIVE,
         may_change=True,
     ),
-}
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:

@@ -2,20 +2,18 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Key, Part
+from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE
 
 MAX_RANK = 512  # largest rank of an adapter that vLLM serves
 
-KEYS = {
-    "engine.vllm.servers": Key(1, "number of servers to start", POSITIVE, may_change=True),
-    "engine.vllm.python": Key(
-        ".venv-vllm/bin/python", "interpreter of vLLM's virtual environment", may_change=True
-    ),
+KEYS = part_keys(
+    declare("engine.vllm.servers", "number of servers to start", POSITIVE, may_change=True),
+    declare("engine.vllm.python", "interpreter of vLLM's virtual environment", may_change=True),
     # For everything that vLLM has an option for.
-    "engine.vllm.args": Key("", "more arguments for the servers to start", may_change=True),
-}
+    declare("engine.vllm.args", "more arguments for the servers to start", may_change=True),
+)
 
 
 def check(config: ConfigDict, trains: bool) -> None:
