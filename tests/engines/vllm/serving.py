@@ -110,7 +110,7 @@ def engine(
     """An engine over such servers."""
     settings = RemoteSettings(
         **{
-            "server": VllmServer,
+            "server": functools.partial(VllmServer, num_tokens=config.num_tokens),
             "make_request": generate_request,
             "urls": urls,
             "processes": processes,

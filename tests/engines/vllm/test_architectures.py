@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 LLAMA = {"rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}
 EXPERTS = {"experts": ExpertConfig(4, 2, 32)}
+# An embedding with more rows than there are tokens: the server must not sample them either.
+TOKENS = load_tokenizer(serving.TINY).vocab_size
+PADDED = {"vocab_size": TOKENS + 40, "num_tokens": TOKENS}
 CONFIG = LoraConfig(4, 8.0)
 
 
@@ -32,14 +35,25 @@ CONFIG = LoraConfig(4, 8.0)
         ("qwen3", {}, True),
         ("qwen3_moe", EXPERTS, False),
         ("llama", LLAMA, False),
+        ("qwen3", PADDED, False),
     ],
-    ids=["qwen3", "qwen3-adapter", "experts", "llama"],
+    ids=["qwen3", "qwen3-adapter", "experts", "llama", "padded"],
 )
 def test_log_probabilities_are_the_learners_before_and_after_a_push(
     kind: str, more: dict, adapter: bool, tmp_path: pathlib.Path
 ) -> None:
     words = load_tokenizer(serving.TINY)
-    shape = DecoderConfig(words.vocab_size, 64, 96, 2, 4, 2, 32, model_type=kind, **more)
+    rows = {"vocab_size": TOKENS} | more
+    shape = DecoderConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        model_type=kind,
+        **rows,
+    )
     started = random_params(shape, 0)
     save_hf(tmp_path / "model", shape, started, tokenizer=words)
     merged = [started, random_params(shape, 1)]  # what the policy is after each push
@@ -66,6 +80,7 @@ def test_log_probabilities_are_the_learners_before_and_after_a_push(
                     engine.update_weights(pushed[version], version)
                 for prompt, response in zip(prompts, serving.ask(engine, prompts), strict=True):
                     assert response.version == version
+                    assert response.tokens.max() < TOKENS
                     ours = serving.learner_logprobs(shape, params, prompt, response.tokens, 1.0)
                     np.testing.assert_allclose(response.logprobs, ours, atol=1e-4)
     finally:
