@@ -2,18 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
+# Packages that conflict with those of the tests: skypilot wants an older click, verifiers mcp below 2, verl an older
+# transformers. Where libtpu is installed, jax looks for a TPU. OpenEnv and verl resolve together, but verl brings CUDA.
 LAUNCH := .venv-launch
 PREFLIGHT := .venv-preflight
 INTERFACES := .venv-interfaces
 TRAINERS := .venv-trainers
-CLIENTS := .venv-clients
-DOCS := .venv-docs
-HASHES := .venv-hashes
-RELEASE := .venv-release
+TOOLS := .venv-tools
 PY := $(VENV)/bin/python
 # A terminal shows what is being fetched; a log stays short.
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
-COMPILE = $(HASHES)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
+COMPILE = $(TOOLS)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
 TESTS = $(PY) -m pytest -n 2 --dist worksteal
 HERE := not long and not vllm and not preflight and not interfaces
 SEED ?= 0
@@ -79,8 +78,8 @@ test-interfaces: $(INTERFACES)/.installed
 		tests/envs/incoming/test_openenv.py tests/envs/incoming/test_verifiers.py --durations=5
 
 # The endpoint with the client of Anthropic and the Agents SDK of OpenAI, and an agent of each kind that trains.
-test-clients: $(CLIENTS)/.installed
-	$(CLIENTS)/bin/python -m pytest -m interfaces tests/engines/endpoint tests/rollout --durations=5
+test-clients: $(VENV)/.installed-dev
+	$(PY) -m pytest -m interfaces tests/engines/endpoint tests/rollout --durations=5
 
 # The advantages of credit/ in verl and TRL, against these packages in an environment of their own.
 test-trainers: $(TRAINERS)/.installed
@@ -96,26 +95,26 @@ format: $(VENV)/.installed-dev
 	$(PY) -m ruff format .
 
 # The site of docs/, into site/. The page of config keys comes from the code, all others from files.
-docs: $(DOCS)/.installed $(VENV)/.installed
+docs: $(TOOLS)/.installed $(VENV)/.installed
 	$(PY) docs/make_configuration.py
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/python -m mkdocs build --strict
 
 # launch/hashes: what launch/install.sh --require-hashes compares with, for all wheels of a release. After a change of
 # requirements.txt; versions that the files pin already stay.
-hashes: $(HASHES)/.installed
-	printf 'jax[cuda13]\n' > $(HASHES)/gpu.in
-	printf 'jax[tpu]\n' > $(HASHES)/tpu.in
-	printf 'alfworld==0.4.2\nsetuptools\n' > $(HASHES)/project.in
-	: > $(HASHES)/cpu.in
-	for name in cpu gpu tpu; do $(COMPILE) requirements.txt $(HASHES)/$$name.in --output-file launch/hashes/$$name.txt || exit 1; done
-	$(COMPILE) --no-deps $(HASHES)/project.in --output-file launch/hashes/project.txt
+hashes: $(TOOLS)/.installed
+	printf 'jax[cuda13]\n' > $(TOOLS)/gpu.in
+	printf 'jax[tpu]\n' > $(TOOLS)/tpu.in
+	printf 'alfworld==0.4.2\nsetuptools\n' > $(TOOLS)/project.in
+	: > $(TOOLS)/cpu.in
+	for name in cpu gpu tpu; do $(COMPILE) requirements.txt $(TOOLS)/$$name.in --output-file launch/hashes/$$name.txt || exit 1; done
+	$(COMPILE) --no-deps $(TOOLS)/project.in --output-file launch/hashes/project.txt
 
 # dist/: wheel and source distribution; site/: the pages. The wheel, built from the source distribution, is tried in an
 # environment that has its own dependencies alone.
-release: $(RELEASE)/.installed docs
+release: $(TOOLS)/.installed docs
 	rm -rf build dist
-	$(RELEASE)/bin/python -m build --quiet
-	$(RELEASE)/bin/python -m twine check --strict dist/*
+	$(TOOLS)/bin/python -m build --quiet
+	$(TOOLS)/bin/python -m twine check --strict dist/*
 	launch/try_wheel.sh $(PYTHON) dist/*.whl
 
 difftest: $(VENV)/.installed-dev
@@ -161,19 +160,11 @@ $(LAUNCH)/.installed:
 	$(LAUNCH)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
 	touch $@
 
-$(DOCS)/.installed:
-	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff==0.17.5
-	touch $@
-
-$(HASHES)/.installed:
-	test -x $(HASHES)/bin/python || $(PYTHON) -m venv $(HASHES)
-	$(HASHES)/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	touch $@
-
-$(RELEASE)/.installed:
-	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0
+# What makes the site, the hashes and a release, and imports nothing of this project.
+$(TOOLS)/.installed:
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' \
+		ruff==0.17.5 uv==0.13.9 build==1.6.1 twine==7.0.0
 	touch $@
 
 $(INTERFACES)/.installed:
@@ -181,14 +172,6 @@ $(INTERFACES)/.installed:
 	@echo "installing OpenEnv and verifiers into $(INTERFACES) (0.9 GB, once)"
 	$(INTERFACES)/bin/python -m pip install --quiet --disable-pip-version-check openenv==0.10.0 verifiers==0.3.1 gymnasium==1.4.0 \
 		numpy==2.4.6 pytest==9.2.0 pytest-timeout==2.4.0
-	touch $@
-
-# Everything else from the first environment.
-$(CLIENTS)/.installed: $(VENV)/.installed-dev
-	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
-	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		$$($(CLIENTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
-	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check anthropic==2.14.0 openai-agents==0.24.0
 	touch $@
 
 # verl imports packages of its extra verl-core, but does not install them: these three are enough here.
@@ -208,4 +191,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(CLIENTS) $(TRAINERS) $(DOCS) $(HASHES) $(RELEASE) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) build dist site *.egg-info

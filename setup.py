@@ -99,6 +99,7 @@ setup(
         "web": ["flask>=3.0"],
         "dev": [
             "accelerate>=1.10",
+            "anthropic>=2",
             "aiohttp>=3.9",
             "bm25s>=0.3",
             "faiss-cpu>=1.8",
@@ -113,6 +114,7 @@ setup(
             "onnx>=1.16",
             "onnxruntime>=1.18",
             "openai>=2",
+            "openai-agents>=0.24",
             "pre-commit>=4",
             "pyarrow>=15",
             "pytest>=8",

@@ -1,7 +1,7 @@
 """The built site in a browser: nothing is cut off on wide or narrow screens, formulas are typeset,
 and the search box works in files.
 
-It needs `make docs` (.venv-docs), chromium and chromedriver.
+It needs `make docs` (.venv-tools), chromium and chromedriver.
 """
 
 import html
@@ -19,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-PYTHON = ROOT / ".venv-docs/bin/python"
+PYTHON = ROOT / ".venv-tools/bin/python"
 FAULTS = """
 const faults = [];
 const name = element => element.innerText.trim().slice(0, 60);
@@ -44,7 +44,7 @@ return faults;
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not PYTHON.exists():
-        pytest.skip("needs .venv-docs (make docs)")
+        pytest.skip("needs .venv-tools (make docs)")
     folder = tmp_path_factory.mktemp("site")
     script = [sys.executable, "docs/make_configuration.py"]
     subprocess.run(script, cwd=ROOT, check=True, timeout=120)
