@@ -56,7 +56,12 @@ def _run(argv: list[str]) -> int:
     patterns = [word.removeprefix("--help=") for word in joined if word.startswith("--help=")]
     if patterns:
         return importlib.import_module("gigpo_jax.tools.keys.__main__").main(patterns)
-    flags, words = make_parser(find_mode(joined)).parse_known_args(joined)
+    mode = find_mode(joined)
+    epilog = ""
+    if not {"-h", "--help"}.isdisjoint(joined):
+        # By name: a run has no help to show.
+        epilog = importlib.import_module("gigpo_jax.config.help_text").describe_mode(mode)
+    flags, words = make_parser(mode, epilog).parse_known_args(joined)
     file = flags.config
     if not file and flags.mode in RUN_MODES:
         file = find_saved_config(flags.workdir)
@@ -64,11 +69,11 @@ def _run(argv: list[str]) -> int:
     # The checks of the config come before devices are taken and before anything is written.
     config = resolve(loaded, trains=flags.mode in ("train", "sft"))
     modes = (("push", "export"), ("target", "preflight"), ("server", "preflight"))
-    for flag, mode in modes:
+    for flag, owner in modes:
         value = getattr(flags, flag)
-        if value and flags.mode != mode:
+        if value and flags.mode != owner:
             raise InputError(
-                f"belongs to --mode={mode}", key=f"--{flag}", value=value, fix="leave it out"
+                f"belongs to --mode={owner}", key=f"--{flag}", value=value, fix="leave it out"
             )
     if flags.print_config:
         print(escape_controls("\n".join(describe_origins(words, loaded, config))))
@@ -92,7 +97,7 @@ def _run(argv: list[str]) -> int:
             reason = "each host serves by itself"
             raise InputError(reason, key="config.distributed", value="True", fix="leave it out")
         # Before any other use of jax, which would start with this host's devices alone.
-        importlib.import_module("gigpo_jax.devices.exchange").connect_hosts()
+        importlib.import_module("gigpo_jax.devices.connect").connect_hosts()
     importlib.import_module("gigpo_jax.devices.backend").start_backend(config)
     if flags.mode == "export":
         return program.run(config, workdir, flags.out, flags.push)

@@ -29,7 +29,7 @@ from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rollout.earlier_starts import EarlierStarts
 from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, summarise_outcomes
-from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
 
@@ -140,9 +140,9 @@ async def unanswered(hosts: Hosts) -> list[str]:
     """What the first host is told that stops, gets no answer, and then fails."""
     if jax.process_index() == 1:
         return []
-    run.hosts.STOP_LIMIT_S = 0.2
+    run.host_votes.STOP_LIMIT_S = 0.2
     told = [(await hosts.stop(Stop(1, reason))).text for reason in ("stopped", "failed then")]
-    atexit.unregister(run.hosts._leave)
+    atexit.unregister(run.host_votes._leave)
     return told
 
 
@@ -159,7 +159,7 @@ def refused() -> str:
 
 
 async def stops() -> dict[str, list]:
-    hosts = Hosts()
+    hosts = open_hosts()
     return {
         "votes": await votes(hosts),
         "ahead": await ahead(hosts),

@@ -29,7 +29,7 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     _check_prefill(config)
     _check_sampling(config, trains)
     _check_loss(config)
-    parts = [PARTS[name] for name in PARTS if _is_used(name, config)]
+    parts = [PARTS[name] for name in used_parts(config)]
     for part in parts:
         if part.check:
             part.check(config, trains)
@@ -47,8 +47,8 @@ def check_config(config: ConfigDict, trains: bool) -> None:
         require_default(config, "sampling.max_summary_tokens", reader)
 
 
-def _is_used(part: str, config: ConfigDict) -> bool:
-    """Whether a part has something to check: a key that is set, or a use without its keys."""
+def used_parts(config: ConfigDict) -> list[str]:
+    """The parts that have something to check: a key that is set, or a use without its keys."""
     algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
     conditions = {
         "servers": config.engine.name != "jax" or config.train.inflight,
@@ -60,8 +60,11 @@ def _is_used(part: str, config: ConfigDict) -> bool:
     }
     # Environments of a mix may have keys of any part, and a harness is the endpoint's.
     has_mix = bool(config.env.mix) or registry.spec(config.env.name).harness
-    is_set = any(not is_default(config, key) for key in PART_DEFAULTS[part])
-    return has_mix or is_set or bool(conditions.get(part))
+    return [
+        part
+        for part, keys in PART_DEFAULTS.items()
+        if has_mix or conditions.get(part) or not all(is_default(config, key) for key in keys)
+    ]
 
 
 def _check_groups(config: ConfigDict) -> None:

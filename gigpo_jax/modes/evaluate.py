@@ -39,9 +39,9 @@ from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.task_sources import SOURCES
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
-from gigpo_jax.run.checkpoint import newest_record
-from gigpo_jax.run.hosts import Hosts, HostsStopped
+from gigpo_jax.run.hosts import Hosts, HostsStopped, open_hosts
 from gigpo_jax.run.interrupts import run_async
+from gigpo_jax.run.newest import newest_record
 from gigpo_jax.run.open_run import OpenRun, open_run
 from gigpo_jax.run.progress import show_stage
 from gigpo_jax.trajectory import Trajectory, finished_steps
@@ -63,7 +63,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Raises:
       InputError: see `open_run`; or the examples of the agent do not fit.
     """
-    hosts = Hosts()
+    hosts = open_hosts()
     try:
         with hosts.stopping():
             _evaluate(config, workdir, out, hosts)

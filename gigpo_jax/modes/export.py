@@ -16,7 +16,7 @@ from gigpo_jax.models.files.save_weights import check_target
 from gigpo_jax.modes.model_folder import save_policy
 from gigpo_jax.rollout.engines import max_length
 from gigpo_jax.run import report
-from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.open_run import open_run
 from gigpo_jax.run.progress import show_stage
 

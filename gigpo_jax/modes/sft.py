@@ -34,9 +34,9 @@ from gigpo_jax.rollout.environment import (
 from gigpo_jax.rollout.pictures import check_length, check_modality, prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import report
-from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.run.loggers.loggers import find_loggers
-from gigpo_jax.run.open_run import open_policy
+from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage, track
 from gigpo_jax.run.workdir import claim_workdir, open_workdir, record_machine
 
@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
     Returns:
       The exit status: 0 done, 1 the environment failed the expert, or as from `Imitation.run`.
     """
-    hosts = Hosts()
+    hosts = open_hosts()
     try:
         with hosts.stopping(), open_workdir(workdir, config):
             return _imitate(config, workdir, out, hosts)

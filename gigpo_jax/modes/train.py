@@ -39,11 +39,11 @@ from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.cpu_plan import describe_cpu_plan, measure_flops
-from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
-from gigpo_jax.run.open_run import open_policy
+from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
@@ -66,7 +66,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       there.
     """
     del out
-    hosts = Hosts()
+    hosts = open_hosts()
     try:
         with (
             # Left in reverse order: the processes and files of the trainer, the lock of the folder,

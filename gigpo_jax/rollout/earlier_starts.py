@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_records
+from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.forks import past_before
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource

@@ -6,9 +6,7 @@ values such as the iteration and the position in the metrics. Each has a checksu
 """
 
 import contextlib
-import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,11 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gigpo_jax.core.errors import InputError, StorageError, first_line, storage_fix
 from gigpo_jax.core.files import check_writable
 from gigpo_jax.rl.update import TrainState
+from gigpo_jax.run.checksums import checksum, digest
 from gigpo_jax.run.orbax_noise import silence_orbax
 
 # Name of the part with the policies that later rollouts sample from, and of their versions in the
@@ -30,8 +28,6 @@ from gigpo_jax.run.orbax_noise import silence_orbax
 OLDER = "older"
 
 Restored = tuple[TrainState, dict[str, Any]]
-
-logger = logging.getLogger(__name__)
 
 
 class Checkpointer:
@@ -109,7 +105,7 @@ class Checkpointer:
         items = {name: args.StandardSave(tree) for name, tree in trees.items()}
         # The record has the checksums of the arrays and its own, so that a flipped bit in either is
         # seen.
-        items["record"] = args.JsonSave(content | {"checksum": _digest(content)})
+        items["record"] = args.JsonSave(content | {"checksum": digest(content)})
         with self._storage_errors():
             if iteration in self._manager.all_steps():
                 self._manager.delete(iteration)
@@ -158,76 +154,13 @@ class Checkpointer:
         """
         # A checkpoint that this process is still writing cannot be read.
         self.wait()
-        problem = ""
         iterations = self.iterations()
-        for iteration in reversed(iterations):
-            try:
-                restored = self._read(iteration, like)
-            except Exception as err:  # Orbax raises many types for a damaged file
-                is_out_of_memory = isinstance(err, MemoryError) or "RESOURCE_EXHAUSTED" in str(err)
-                if isinstance(err, InputError) or is_out_of_memory:
-                    raise  # the checkpoint may be whole
-                problem = first_line(err)
-                logger.warning(
-                    "checkpoint %d in %s is damaged, not used: %s",
-                    iteration,
-                    self.directory,
-                    problem,
-                )
-                continue
-            if problem:
-                logger.warning("using checkpoint %d in %s instead", iteration, self.directory)
-            return restored
-        if problem:
-            raise InputError(
-                f"none of its {len(iterations)} checkpoints can be read ({problem})",
-                key=self.directory,
-                fix="give the model that the run was trained with (config.json beside the folder "
-                "has it), or, if that is so, remove the folder",
-            )
-        return None
+        if not iterations:
+            return None
+        # Most runs begin; what reads checkpoints is for those that continue.
+        from gigpo_jax.run.restore import restore_newest
 
-    def _read(self, iteration: int, like: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts of one checkpoint, "iteration" and "record".
-
-        Raises if a checksum differs.
-        """
-        # The record first: what does not fit is refused before any array is read.
-        args = self._ocp.args
-        record = self._manager.restore(iteration, args=args.Composite(record=args.JsonRestore()))
-        content = dict(record["record"])
-        if content.pop("checksum", None) != _digest(content):
-            raise ValueError("the checksum of its record differs")
-        if content.get("number", iteration) != iteration:  # files of older versions have none
-            raise ValueError(f"its record is that of checkpoint {content['number']}")
-        # Not damage: the same version wrote the older checkpoints too, so the search ends here.
-        missing_parts = sorted(like.keys() - content["checksums"].keys())
-        if missing_parts:
-            raise InputError(
-                f"checkpoint {iteration} has no {', '.join(missing_parts)}: it is of another "
-                "config or another version of gigpo_jax",
-                key=self.directory,
-                fix="give the config of the run (config.json beside the folder has it); or write "
-                "its model with that config and `gigpo export`, and train that (model.path) in "
-                "another --workdir",
-            )
-        result: dict[str, Any] = {"iteration": iteration, "record": content["record"]}
-        if not like:
-            return result
-        shapes = {
-            name: args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()
-        }
-        trees = self._manager.restore(iteration, args=args.Composite(**shapes))
-        for name in like:
-            # Computed from the arrays in memory, not from files: it covers the reader and the copy
-            # to the devices as well.
-            if checksum(trees[name]) != content["checksums"][name]:
-                raise ValueError(f"the checksum of its {name} differs")
-        for name in like:
-            # A copy: a restored array may share memory with a read buffer, and updates take over
-            # the state.
-            result[name] = jax.tree.map(jnp.copy, trees[name])
-        return result
+        return restore_newest(self._manager, self.directory, iterations, like)
 
     def wait(self) -> None:
         """Returns when all checkpoints are complete.
@@ -293,98 +226,8 @@ def state_of(parts: Mapping[str, Any], prefix: str = "") -> TrainState:
     return replace(parts[f"{prefix}rest"], params=parts[f"{prefix}params"])
 
 
-def newest_params(directory: str | Path, like: Any, part: str = "params") -> tuple[Any, int]:
-    """Reads the newest checkpoint's parameters, for evaluation and export.
-
-    Args:
-      directory: Folder `checkpoints/` of a run.
-      like: Parameters or their shapes, with the shardings of the result.
-      part: Name of the part, "params" or "critic_params".
-
-    Returns:
-      The parameters and their iteration; `like` and 0 if there is no checkpoint.
-
-    Raises:
-      InputError: there are checkpoints and none can be read.
-    """
-    restored = _restore_read_only(directory, {part: like})
-    return (like, 0) if restored is None else (restored[part], restored["iteration"])
-
-
-def newest_record(directory: str | Path) -> dict[str, Any]:
-    """The record of the newest checkpoint; empty without one.
-
-    Raises as `newest_params`.
-    """
-    restored = _restore_read_only(directory, {})
-    return {} if restored is None else dict(restored["record"])
-
-
-def _restore_read_only(directory: str | Path, like: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns parts of the newest checkpoint as `restore_parts` does, or None without a folder."""
-    if not Path(directory).is_dir():
-        return None
-    checkpoints = Checkpointer(directory, read_only=True)
-    try:
-        return checkpoints.restore_parts(like)
-    finally:
-        checkpoints.close()
-
-
-def checksum(tree: Any) -> str:
-    """Returns a checksum of arrays, the same for every sharding.
-
-    It is computed on the device. It sees every change of one element, and any other change with a
-    probability of 1 - 2^-32.
-    """
-    # One transfer for all sums: a wait for each array would stop the device often.
-    sums = jax.device_get(_leaf_sums([x for x in jax.tree.leaves(tree) if np.size(x)]))
-    return hashlib.sha256(np.asarray(sums, np.uint32).tobytes()).hexdigest()[:16]
-
-
-@jax.jit
-def _leaf_sums(leaves: list[jax.Array]) -> list[jax.Array]:
-    """Sums the bits of each array's elements modulo 2^32, each mixed with its index.
-
-    The mixing is MurmurHash3's finaliser.
-    """
-    # Integer sums modulo 2^32 are the same in any order, so every sharding gives the same number; a
-    # sum of floats would depend on it. 0x9E3779B9 is 2^32 divided by the golden ratio: indices that
-    # are neighbours differ in many bits.
-    sums = []
-    for x in map(jnp.asarray, leaves):
-        # bitcast_convert_type takes no bool.
-        if x.dtype == bool:
-            x = x.astype(jnp.uint8)
-        # Bits, not values: NaN, -0.0 and the last digit count.
-        mixed = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
-        stride = 1
-        for axis in reversed(range(x.ndim)):
-            # The index of an element in the whole array, axis by axis: a flat iota would need a
-            # reshape, which moves data between shards. Products wrap modulo 2^32.
-            index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-            mixed += index * np.uint32(stride * 0x9E3779B9 % 2**32)
-            stride *= x.shape[axis]
-        mixed = (mixed ^ (mixed >> 16)) * np.uint32(0x85EBCA6B)
-        mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
-        sums.append((mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32))
-    return sums
-
-
 def _system_code(err: Exception) -> int | None:
     """The operating system's number of an Orbax error, or None."""
     # TensorStore's errors have the system's number only in their text.
     match = re.search(r"\[os_error_code='?(\d+)", str(err))
     return int(match[1]) if match else getattr(err, "errno", None)
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _abstract(x: Any) -> Any:
-    if isinstance(x, jax.Array | jax.ShapeDtypeStruct):
-        # The sharding decides which part each host reads, so a checkpoint of another mesh fits as
-        # well.
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-    return jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype)

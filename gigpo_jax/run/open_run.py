@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.memory import SignalBytes
 from gigpo_jax.devices.mesh import learner_mesh
-from gigpo_jax.policy import Policy, load_policy
-from gigpo_jax.run.checkpoint import newest_params
+from gigpo_jax.policy import Policy
+from gigpo_jax.run.newest import newest_params
+from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_adapter
 
 
 @dataclass(frozen=True)
@@ -83,22 +83,3 @@ def open_run(
     with show_stage("reading the newest checkpoint"):
         trained, version = newest_params(workdir / "checkpoints", policy.trained)
     return OpenRun(config, workdir, mesh, policy, trained, version)
-
-
-def open_policy(
-    config: ConfigDict,
-    workdir: Path,
-    mesh: Mesh,
-    signal_bytes: SignalBytes | None = None,
-    *,
-    samples: bool = True,
-) -> Policy:
-    """Reads the policy of `model.path`, for checkpoints of the workdir.
-
-    Raises:
-      InputError: see `load_policy`; or the workdir has checkpoints of another adapter or model.
-    """
-    with show_stage(f"loading {config.model.path}"):
-        policy = load_policy(config, mesh, signal_bytes, samples=samples)
-    check_adapter(workdir, config, policy.base)
-    return policy

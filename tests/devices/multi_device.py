@@ -44,7 +44,8 @@ from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import TrainState, init_state, make_update, shard_state
-from gigpo_jax.run.checkpoint import Checkpointer, newest_params
+from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.newest import newest_params
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.exchange import all_records
+from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.modes import sft, train

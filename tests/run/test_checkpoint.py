@@ -18,7 +18,9 @@ import pytest
 from gigpo_jax.core.errors import InputError, StorageError
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.update import TrainState, init_state
-from gigpo_jax.run.checkpoint import OLDER, Checkpointer, checksum, newest_params, parts_of
+from gigpo_jax.run.checkpoint import OLDER, Checkpointer, parts_of
+from gigpo_jax.run.checksums import checksum
+from gigpo_jax.run.newest import newest_params
 from tests.small_disk import SmallDisk
 
 
@@ -349,7 +351,7 @@ def test_too_little_memory_is_not_taken_for_damage(
     def out_of_memory(*_: object) -> None:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")
 
-    monkeypatch.setattr(checkpoints, "_read", out_of_memory)
+    monkeypatch.setattr("gigpo_jax.run.restore.read_checkpoint", out_of_memory)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         checkpoints.restore(make_state(9), None)
 

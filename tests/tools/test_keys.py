@@ -2,7 +2,7 @@
 
 import pytest
 
-from gigpo_jax.config.flags import MAIN_KEYS
+from gigpo_jax.config.help_text import MAIN_KEYS
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.commands import MODES
 from gigpo_jax.tools.keys.__main__ import main

@@ -26,7 +26,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
-from gigpo_jax.run.checkpoint import newest_record
+from gigpo_jax.run.newest import newest_record
 from gigpo_jax.trajectory import Step
 
 DECAY = 0.99

@@ -42,7 +42,8 @@ from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.types import Column, StepBatch
-from gigpo_jax.run.checkpoint import newest_params, parts_of, state_of
+from gigpo_jax.run.checkpoint import parts_of, state_of
+from gigpo_jax.run.newest import newest_params
 from gigpo_jax.trajectory import Step
 
 CHECKPOINT_PREFIX = "preference_"

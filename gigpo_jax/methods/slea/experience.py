@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.exchange import all_records, all_rows
+from gigpo_jax.devices.exchange import all_rows
+from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.lessons import STRATEGIES, WARNINGS, ZONES, Lesson, count_shown
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.similarity import least_match, resembles

@@ -32,7 +32,7 @@ from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.policy import Policy
-from gigpo_jax.run.checkpoint import newest_record
+from gigpo_jax.run.newest import newest_record
 from gigpo_jax.trajectory import Step
 
 ITERATIONS = 10  # newest iterations whose episodes are in memory

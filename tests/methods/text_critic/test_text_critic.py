@@ -18,7 +18,7 @@ from gigpo_jax.methods.text_critic.critic import (
     state_words,
 )
 from gigpo_jax.modes import train
-from gigpo_jax.run.checkpoint import newest_record
+from gigpo_jax.run.newest import newest_record
 from gigpo_jax.trajectory import Step, Turn
 
 EMPTY = np.zeros(0)

@@ -1,0 +1,30 @@
+"""Reads the policy of a run, for the checkpoints of its workdir."""
+
+from pathlib import Path
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.memory import SignalBytes
+from gigpo_jax.policy import Policy, load_policy
+from gigpo_jax.run.progress import show_stage
+from gigpo_jax.run.workdir import check_adapter
+
+
+def open_policy(
+    config: ConfigDict,
+    workdir: Path,
+    mesh: Mesh,
+    signal_bytes: SignalBytes | None = None,
+    *,
+    samples: bool = True,
+) -> Policy:
+    """Reads the policy of `model.path`, for checkpoints of the workdir.
+
+    Raises:
+      InputError: see `load_policy`; or the workdir has checkpoints of another adapter or model.
+    """
+    with show_stage(f"loading {config.model.path}"):
+        policy = load_policy(config, mesh, signal_bytes, samples=samples)
+    check_adapter(workdir, config, policy.base)
+    return policy
