@@ -31,7 +31,7 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import FULL, SLIDING, DecoderConfig, ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.files import save_weights, weights
 from gigpo_jax.models.files.save_weights import gather_to_host
@@ -51,6 +51,13 @@ from tests.models.vision.test_images import random_image
 
 CONFIG = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
 EXPERTS = replace(CONFIG, model_type="qwen3_moe", experts=ExpertConfig(4, 2, 16))
+WINDOWS = replace(
+    CONFIG,
+    num_kv_heads=1,
+    model_type="gemma3_text",
+    layer_types=(SLIDING, FULL),
+    sliding_window=4,
+)
 # Muon for the matrices and AdamW for the rest: both kinds of moments are split.
 OPTIMIZER = make_optimizer(lr=1e-3, name="muon")
 UPDATES = 2
@@ -208,6 +215,12 @@ def train_experts(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     return {f"experts {name}": value for name, value in found.items()}
 
 
+def train_windows(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """As `train`, of a model with sliding windows and one head of keys, which no axis splits."""
+    found, _ = train(mesh, samples, shape=WINDOWS)
+    return {f"windows {name}": value for name, value in found.items()}
+
+
 def train(
     mesh: Mesh, samples: list[Sample], rows: int = 8, shape: DecoderConfig = CONFIG
 ) -> tuple[dict[str, np.ndarray], TrainState]:
@@ -352,7 +365,7 @@ def mesh(expected: str, folder: str) -> None:
     check_experts(grid)
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
-    got |= train_experts(grid, make_samples())
+    got |= train_experts(grid, make_samples()) | train_windows(grid, make_samples())
     compare(got | score_pictures(grid), expected)
     moments = state.opt_state[1].inner_states
     matrix_moment = moments["muon"].inner_state[0].mu
@@ -394,7 +407,7 @@ def host(expected: str, folder: str, index: str, port: str) -> None:
     mine = samples[:15] if index == "0" else samples[15:]
     shown = slice(7) if index == "0" else slice(7, None)
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
-    got |= train_experts(grid, mine)
+    got |= train_experts(grid, mine) | train_windows(grid, mine)
     compare(got | score_pictures(grid, shown), expected)
 
 

@@ -47,6 +47,7 @@ class Tokenizer:
 
     Attributes:
       vocab_size: 1 + the highest token id.
+      num_rows: rows that an embedding must have; special tokens that are never used need none.
       stop_token_ids: ids that end a response: first the one that the chat template writes after a
         response, then the eos token and the model's other ids.
       opened_text: text that the generation prompt begins every response with, such as "<think>\n";
@@ -54,6 +55,7 @@ class Tokenizer:
     """
 
     vocab_size: int
+    num_rows: int
     stop_token_ids: tuple[int, ...]
     opened_text: str
 
@@ -122,6 +124,13 @@ class Tokenizer:
         ids = [end for end in ends if end is not None]
         self.stop_token_ids = tuple(dict.fromkeys([*ids, *stop_token_ids]))
         self.opened_text = self._opened_text()
+        # Texts cannot write special tokens: one that neither the template nor an end has is unused,
+        # such as Gemma 3's image token, whose id is behind the embedding of its text models.
+        added = backend.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+        special -= {*self.stop_token_ids, *self.encode_plain("")}
+        special -= {number for text in texts for number in self.encode(text)}
+        self.num_rows = 1 + max({*backend.get_vocab(with_added_tokens=True).values()} - special)
 
     def has_vocabulary_of(self, other: "Tokenizer") -> bool:
         """Tests whether both have the same token ids."""
@@ -459,7 +468,7 @@ def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tup
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> int:
-    """Checks that every token id has a row of the model's embedding.
+    """Checks that every used token id has a row of the model's embedding.
 
     Args:
       tokenizer: tokenizer.
@@ -472,14 +481,14 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.
     Raises:
       InputError: there are token ids beyond the embedding.
     """
-    if tokenizer.vocab_size > vocab_size:
+    if tokenizer.num_rows > vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the embedding {vocab_size} rows "
+            f"the tokenizer has {tokenizer.num_rows} ids, the embedding {vocab_size} rows "
             "(vocab_size)",
             key=path,
             fix="use the tokenizer that belongs to this model",
         )
-    return 0 if tokenizer.vocab_size == vocab_size else tokenizer.vocab_size
+    return 0 if tokenizer.vocab_size >= vocab_size else tokenizer.vocab_size
 
 
 def _special_pattern(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:

@@ -38,6 +38,7 @@ def write_tokenizer(
     eos: str = END_OF_TURN,
     bos: str = "",
     special: Sequence[str] = (END_OF_TEXT, TURN, END_OF_TURN),
+    tags: Sequence[str] = TAGS,
     generation: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes the files of a tokenizer; with `bos` it begins plain texts."""
@@ -48,7 +49,7 @@ def write_tokenizer(
     backend.decoder = decoders.ByteLevel()
     names = [*special, *([bos] if bos else [])]
     backend.add_special_tokens([AddedToken(name, normalized=False) for name in names])
-    backend.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    backend.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": eos,

@@ -7,9 +7,10 @@ import jax
 import pytest
 
 from gigpo_jax.config import default_config
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
-from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
+from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import DemonstratedTurn, Demonstration
@@ -100,3 +101,20 @@ def test_turns_as_gemma_has_them(tmp_path: Path) -> None:
         "<start_of_turn>user\nbe brief\n\na room<end_of_turn>\n<start_of_turn>model\n"
         "go<end_of_turn>\n<start_of_turn>user\nnext<end_of_turn>\n<start_of_turn>model\n"
     )
+
+
+def test_a_special_token_that_is_never_used_needs_no_row(tmp_path: Path) -> None:
+    """As the image token of Gemma's text models, the last id of their tokenizers."""
+    image = "<image_soft_token>"
+    special = ("<pad>", "<eos>", "<start_of_turn>", "<end_of_turn>", image)
+    for name, end, rows in (("unused", "<eos>", 1), ("used", image, 0)):
+        folder = write_tokenizer(
+            tmp_path / name, template=ALTERNATING, eos=end, special=special, tags=()
+        )
+        tokenizer = load_tokenizer(folder)
+        size = tokenizer.vocab_size
+        assert tokenizer.token_id(image) == size - 1
+        assert check_vocabulary(tokenizer, size - rows, folder) == 0
+        with pytest.raises(InputError, match=f"{size - rows} ids, the embedding {size - rows - 1}"):
+            check_vocabulary(tokenizer, size - rows - 1, folder)
+        assert size - 1 not in tokenizer.encode_chat(f"look at {image}")
