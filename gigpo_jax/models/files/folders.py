@@ -43,15 +43,10 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
             value=repr(path),
             fix=f"run `gigpo import {path} --out DIR` and give DIR",
         )
-    config = _find_source(path)
-    if config:
-        raise InputError(
-            "no such folder",
-            key=key,
-            value=repr(path),
-            fix=f"make it with the commands at the top of {config} (a clone of gigpo_jax has the "
-            "models of the tiny configs)",
-        )
+    # Before the Hub: models/NAME could be one of its names.
+    fix = describe_source(path)
+    if fix:
+        raise InputError("no such folder", key=key, value=repr(path), fix=fix)
     from gigpo_jax.models.files.hub import download, is_name
 
     if not is_name(path):
@@ -64,8 +59,13 @@ def model_folder(path: str, revision: str, *, key: str = "config.model.path") ->
     return download(path, revision, key=key)
 
 
-def _find_source(path: str) -> Path | None:
-    """Finds the packaged config whose commands make a model in the folder `path`."""
+def describe_source(path: str) -> str:
+    """Says which packaged config makes the model in the folder `path`; "" if none does."""
     command = re.compile(rf"--out[= ]{re.escape(path)}(?!\w)")
-    configs = sorted((ROOT / "configs").glob("*.py"))
-    return next((config for config in configs if command.search(config.read_text())), None)
+    for config in sorted((ROOT / "configs").glob("*.py")):
+        if command.search(config.read_text()):
+            return (
+                f"make it with the commands at the top of {config} (a clone of gigpo_jax has the "
+                "models of the tiny configs)"
+            )
+    return ""

@@ -20,6 +20,7 @@ from gigpo_jax.learner.planned_tokens import segment_steps
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.files.folders import describe_source
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT, PUBLISHED_VISION
 from gigpo_jax.models.routes import route_dtype
@@ -79,7 +80,8 @@ def model_shape(config: ConfigDict) -> decoder.DecoderConfig:
             "no such folder",
             key="config.model.path",
             value=repr(path),
-            fix=f"name a folder with a config.json, or one of {', '.join(published)}",
+            fix=describe_source(path)
+            or f"name a folder with a config.json, or one of {', '.join(published)}",
         )
     return published[Path(path).name]
 

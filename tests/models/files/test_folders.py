@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import ROOT
 from gigpo_jax.models.files import folders
+from gigpo_jax.tools.preflight.shapes import model_shape
 
 PATHS = {
     path: config
@@ -31,6 +33,9 @@ def test_a_missing_model_of_a_packaged_config_names_the_config_that_makes_it(
     assert message.startswith(f"config.model.path='{path}': no such folder; make it with ")
     (source,) = re.findall(r"\S+/configs/\w+\.py", message)
     assert path in Path(source).read_text().partition('"""\n\n')[0]
+    with pytest.raises(InputError) as caught:
+        model_shape(ConfigDict({"model": {"path": path}}))
+    assert str(caught.value) == message
 
 
 def test_a_path_like_no_name_of_the_hub_is_no_folder() -> None:
