@@ -1,16 +1,14 @@
 """Turns and trajectories, which rollouts produce and learners consume. numpy only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gigpo_jax.env_bridge.types import Task
 
 if TYPE_CHECKING:
-    from gigpo_jax.env_bridge.beliefs import BeliefGrade
-    from gigpo_jax.env_bridge.lessons import Lesson
     from gigpo_jax.models.vision.images import PromptImages
 
 
@@ -42,7 +40,7 @@ class Turn:
 
     A summary of a conversation is a turn too: it is valid, its action is its text, and its reward
     is 0. Its observation is the one after it, with an anchor state of its own
-    (`conversations.summary_anchor`). So is the strategy before the first step (`plans`).
+    (`conversations.summary_anchor`). So is a plan before the first step (`plans`).
 
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.
@@ -74,7 +72,8 @@ class Turn:
         are one.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
       entropies: Entropies at the tokens, as in `engines.base.Completion`.
-      belief: Grade of the belief that the response states; None: beliefs are not graded.
+      extra: What parts of the episode add for signals of the learner, by name.
+      metrics: Numbers that parts of the episode add, whose means are metrics of the iteration.
     """
 
     prompt_tokens: np.ndarray
@@ -102,7 +101,8 @@ class Turn:
     plan: str | None = None
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
-    belief: "BeliefGrade | None" = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     entropies: np.ndarray | None = None
 
     @property
@@ -171,12 +171,10 @@ class Trajectory:
       environment_s: Time spent waiting for the environment, s.
       engine_s: Time spent waiting for responses, s.
       words: Task in words.
-      reflection: Text that the agent wrote for the next trial of the task; "" if there is none.
+      notes: Texts that the policy wrote about the episode, by name; nothing is learned from them.
       truncated: Whether the episode used up its steps and was not won.
       past: Actions that were replayed before the first turn.
-      strategy: Index of its strategy in the group; None: it has its own.
       discarded: Number of tokens of each response that was sampled again.
-      lesson: Lesson of the episode; None: none is written about it.
     """
 
     task: Task
@@ -194,12 +192,10 @@ class Trajectory:
     environment_s: float = 0.0
     engine_s: float = 0.0
     words: str = ""
-    reflection: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
     truncated: bool = False
     past: Past = BEGINNING
-    strategy: int | None = None
     discarded: list[int] = field(default_factory=list)
-    lesson: "Lesson | None" = None
 
     def abort(self, reason: str, *, policy_dependent: bool) -> None:
         """Marks the episode as aborted: not won, without a score."""
@@ -251,8 +247,6 @@ class Step:
       forked: Whether the episode begins in a state of an earlier one.
       past_actions: Actions that were replayed before the episode's first turn.
       summaries: Number of summaries before it in the episode.
-      strategy: Index of the episode's strategy in its group; an episode with a strategy of its own
-        has its own index.
     """
 
     trajectory: int
@@ -267,7 +261,6 @@ class Step:
     forked: bool = False
     past_actions: tuple[str, ...] = ()
     summaries: int = 0
-    strategy: int = 0
 
     @property
     def place(self) -> int:
@@ -293,25 +286,23 @@ def gives_signal(group: Sequence[Trajectory]) -> bool:
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     """Returns the steps and summaries of episodes neither aborted nor replaced, in rollout order.
 
-    A strategy of several episodes is a row of the first of them alone.
+    A text that several episodes share is a row of the first of them alone.
     """
     steps = []
-    strategies: set[tuple[int, int]] = set()
+    texts: set[int] = set()
     for index, trajectory in enumerate(trajectories):
         # `index` counts these too: it is the place in the rollout, which other tables refer to.
         if trajectory.aborted or trajectory.replaced:
             continue
         task = trajectory.task
-        strategy = trajectory.member if trajectory.strategy is None else trajectory.strategy
         summaries = 0
         for number, turn in enumerate(trajectory.turns):
-            if turn.is_summary and number == 0:
-                # Its tokens were sampled once.
-                is_repeated = (trajectory.group, strategy) in strategies
-                strategies.add((trajectory.group, strategy))
-                if is_repeated:
+            if turn.is_summary:
+                # The tokens of a shared text were sampled once.
+                if id(turn) in texts:
                     summaries += 1
                     continue
+                texts.add(id(turn))
             step = Step(
                 trajectory=index,
                 step=number - summaries,
@@ -325,7 +316,6 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                 forked=trajectory.is_forked,
                 past_actions=trajectory.past.actions,
                 summaries=summaries,
-                strategy=strategy,
             )
             steps.append(step)
             summaries += turn.is_summary

@@ -23,7 +23,7 @@ from gigpo_jax.devices.memory import check_memory
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.methods.slea.experience import choose_episodes, join_lessons
+from gigpo_jax.methods.slea.experience import LESSON, choose_episodes, join_lessons
 from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rollout.earlier_starts import EarlierStarts
@@ -76,8 +76,8 @@ def found(groups: range) -> dict:
     metrics_of_credit, credit = step_credit(
         config, make_objective(config)[0], finished_steps(trajectories)
     )
-    for trajectory, lesson in choose_episodes(trajectories, all_rows):
-        trajectory.lesson = lesson._replace(text=f"{trajectory.group}, {trajectory.member}")
+    for trajectory, _ in choose_episodes(trajectories, all_rows):
+        trajectory.notes[LESSON] = f"{trajectory.group}, {trajectory.member}"
     starts = EarlierStarts(TASKS, 1, 9, seed=1)
     starts.add(trajectories, 0)
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]

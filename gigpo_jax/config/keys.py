@@ -658,6 +658,13 @@ def affects_results(name: str) -> bool:
     return name not in KEYS or not KEYS[name].may_change
 
 
+def meets_condition(config: ConfigDict, condition: str) -> bool:
+    """Whether a config has "KEY=VALUE", or for "KEY" another value than the default."""
+    name, _, value = condition.partition("=")
+    current = value_of(config, name)
+    return bool(current == value) if value else bool(current != DEFAULTS[name])
+
+
 def value_of(config: ConfigDict, name: str) -> Any:
     """The value of a dotted key."""
     section, last = find_section(config, name)

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import DEFAULTS, KEYS, WEIGHT, Key
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.plans import STRATEGY
+from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.envs import registry
 
 # Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
@@ -122,9 +122,9 @@ def member_shares(config: ConfigDict) -> dict[str, float]:
 
 
 def writes_summaries(config: ConfigDict) -> bool:
-    """Returns whether episodes of any environment may have summaries, such as strategies."""
+    """Returns whether episodes may have summaries, or a plan before the first action."""
     environments = [member.env for member in member_configs(config).values()]
-    return any(env.context == "summary" or env.plan == STRATEGY for env in environments)
+    return any(env.context == "summary" or PLANS[env.plan].opening for env in environments)
 
 
 @contextlib.contextmanager

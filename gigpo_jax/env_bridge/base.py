@@ -97,11 +97,8 @@ class Expert(Protocol):
     action in words; examples in prompts of agents show it. It may have `begin(task)`, called before
     its first observation, if it knows more of the task than the agent sees. It may have
     `summarise() -> str`, called before each `act`: the summary of what it has seen so far, which
-    demonstrations with `env.context=summary` show where a conversation is full. It may have
-    `subgoal: str`, the subgoal of its last action, which demonstrations with `env.plan=subgoal`
-    show, and `strategy: str`, the strategy of the episode after its first action, for
-    `env.plan=strategy`. For `env.plan=belief` it has `belief: str`, the JSON object with what it
-    knew before its last action.
+    demonstrations with `env.context=summary` show where a conversation is full. For demonstrations
+    with `env.plan` it has a text of the plan's name, its plan at its last action (docs/plans.md).
     """
 
     def act(self, observation: Observation) -> str:

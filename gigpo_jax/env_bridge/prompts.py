@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,6 +65,20 @@ class Exchange:
     response: tuple[int, ...] = ()
 
 
+class Advice(NamedTuple):
+    """A line that prompts show for the present state.
+
+    Attributes:
+      text: The advice.
+      title: Words before it in a prompt of a language model.
+      word: Word before it in a prompt of a tiny model.
+    """
+
+    text: str
+    title: str
+    word: str
+
+
 class History:
     """The events of one episode, for its prompts.
 
@@ -76,7 +91,7 @@ class History:
       exchanges: Conversation so far; empty where each step has a prompt of its own.
       summary: The agent's newest summary of the episode; "" if there is none.
       plan: The agent's present plan; None before it states one.
-      tips, warnings: Lessons for the present state (`lessons`).
+      advice: Advice for the present state.
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
@@ -93,8 +108,7 @@ class History:
         self.exchanges: tuple[Exchange, ...] = ()
         self.summary = ""
         self.plan: str | None = None
-        self.tips: tuple[str, ...] = ()
-        self.warnings: tuple[str, ...] = ()
+        self.advice: tuple[Advice, ...] = ()
 
     def add(
         self, observation: str, action: str, thought: str = "", images: tuple[np.ndarray, ...] = ()
@@ -148,8 +162,7 @@ class PromptInput:
       reflections: The agent's notes after each earlier trial of the task, the oldest first.
       summary: The agent's newest summary of the episode, "" if there is none.
       plan: The agent's present plan, "" if there is none.
-      tips: Lessons on what worked in this state.
-      warnings: Lessons on what failed.
+      advice: Advice for the present state.
     """
 
     task: str
@@ -162,8 +175,7 @@ class PromptInput:
     reflections: tuple[str, ...] = ()
     summary: str = ""
     plan: str = ""
-    tips: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
 
 # Any part of the input may be missing; a template never raises.
@@ -227,8 +239,7 @@ class Instruct:
                 lines.append(f"[step {number}] You did: " + event.action)
         if inputs.plan:
             lines.append(self.plan_title + inputs.plan)
-        lines += ["What worked here before: " + text for text in inputs.tips]
-        lines += ["What failed here before: " + text for text in inputs.warnings]
+        lines += [advice.title + advice.text for advice in inputs.advice]
         lines.append(self.user(inputs))
         lines.append(self._request(inputs))
         return "\n".join(lines)
@@ -270,8 +281,7 @@ class Compact:
 
     It has no instructions and few words.
 
-    `<task> did <action> <action> .. plan <plan> tip <lesson> avoid <lesson> now <observation> can
-    <action> <action> ..`
+    `<task> did <action> .. plan <plan> <advice> now <observation> can <action> <action> ..`
 
     Of the history it shows the actions only. It shows the first observation only if no actions are
     listed: these are the fewest words that still determine the rest of the task.
@@ -294,9 +304,8 @@ class Compact:
             words += ["did", *(event.action for event in inputs.history)]
         if inputs.plan:
             words += [self.plan_title, inputs.plan]
-        for word, texts in (("tip", inputs.tips), ("avoid", inputs.warnings)):
-            for text in texts:
-                words += [word, text]
+        for advice in inputs.advice:
+            words += [advice.word, advice.text]
         words.append(self.user(inputs))
         return " ".join(words)
 
@@ -319,6 +328,11 @@ class Compact:
     def recall_summary(self, inputs: PromptInput, /) -> str:
         """The text of a summary in a conversation's first message."""
         return f"summary {inputs.summary}"
+
+
+def shows_advice(template: PromptTemplate) -> bool:
+    """Whether a template can show `PromptInput.advice`."""
+    return isinstance(template, (Compact, Instruct))
 
 
 def number_images(
@@ -480,8 +494,7 @@ def read_inputs(
         reflections=tuple(map(reader.read_text, history.reflections)),
         summary=reader.read_text(history.summary),
         plan=reader.read_text(history.plan or ""),
-        tips=tuple(map(reader.read_text, history.tips)),
-        warnings=tuple(map(reader.read_text, history.warnings)),
+        advice=tuple(a._replace(text=reader.read_text(a.text)) for a in history.advice),
     )
     return inputs, reader
 
@@ -496,7 +509,7 @@ def fit_prompt(
 ) -> Prompt:
     """Renders a prompt of at most `limit` ids.
 
-    `limit` is >= 1, and the texts have no lone surrogates. It leaves out lessons and the first
+    `limit` is >= 1, and the texts have no lone surrogates. It leaves out advice and the first
     observation, then the oldest events, then the middle of the current observation, and at last
     tokens from the left. With `keep_observation` it does not cut the observation. It usually calls
     `encode` once and never raises because of a text.
@@ -517,8 +530,8 @@ def fit_prompt(
         return prompt
 
     events = inputs.history
-    # Lessons and the first observation go before any event; then the oldest events go.
-    bare = replace(inputs, first="", history=(), tips=(), warnings=())
+    # Advice and the first observation go before any event; then the oldest events go.
+    bare = replace(inputs, first="", history=(), advice=())
 
     def render_events(count: int) -> Prompt | None:
         return render(replace(bare, history=events[len(events) - count :]), "history")

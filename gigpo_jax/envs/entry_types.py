@@ -89,7 +89,8 @@ class StatedBeliefs:
 
     Attributes:
       request: Instruction for the beginning of the response, belief and thought.
-      grader: "module:class" of a `beliefs.BeliefGrader`, called without arguments for each episode.
+      grader: "module:class" of a `methods.rebel.beliefs.BeliefGrader`, called without arguments for
+        each episode.
     """
 
     request: str

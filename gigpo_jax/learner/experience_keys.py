@@ -5,7 +5,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.keys import Part, declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
-from gigpo_jax.env_bridge.lessons import shows_lessons
+from gigpo_jax.env_bridge.prompts import shows_advice
 from gigpo_jax.envs import registry
 
 KEYS = part_keys(
@@ -38,7 +38,7 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     env = config.env
     template = registry.find_style(env.name, env.prompt)
     # A program of a harness has prompts of its own.
-    shows = shows_lessons(template) and not registry.spec(env.name).harness
+    shows = shows_advice(template) and not registry.spec(env.name).harness
     reason = f"prompts of env.name={env.name} with env.prompt={env.prompt} show no lessons"
     fix = "use env.prompt=full or compact, or train.experience=0"
     require(shows, run, "train.experience", reason, fix)

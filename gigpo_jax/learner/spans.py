@@ -1,4 +1,4 @@
-"""The parts of responses, token by token: actions, subgoals and decisions to switch."""
+"""The spans of responses, token by token, such as actions."""
 
 import functools
 import re
@@ -7,28 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gigpo_jax.env_bridge.plans import read_subgoal
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rl.types import RESPONSE_PARTS
 
 ActionMask = Callable[[np.ndarray], np.ndarray]  # token ids [R] -> [R] bool
 TagPair = tuple[re.Pattern[str], re.Pattern[str]]
-
-
-class ResponseParts(NamedTuple):
-    """The parts of R tokens.
-
-    Attributes:
-      parts: [R] i32, numbers of `RESPONSE_PARTS`, -1 for tokens of none. Tags are in none, unless a
-        token is in tag and content.
-      after_subgoal: index of the first token behind the subgoal, at most R - 1.
-    """
-
-    parts: np.ndarray
-    after_subgoal: int
-
-
-PartReader = Callable[[np.ndarray], ResponseParts]  # token ids [R] -> their parts
 
 
 def action_masks(tokenizer: Tokenizer, tags: Sequence[str]) -> ActionMask:
@@ -37,12 +19,12 @@ def action_masks(tokenizer: Tokenizer, tags: Sequence[str]) -> ActionMask:
     It maps token ids [R] to [R] bool, True in the first span of one of the tags. A token that is
     partly in the span is in it. A response without such a span has no action token.
     """
-    read_tokens = _token_reader(tokenizer)
-    pairs = _tag_pairs(tags)
+    read_tokens = token_reader(tokenizer)
+    pairs = tag_pairs(tags)
 
     def mask(tokens: np.ndarray) -> np.ndarray:
         text = read_tokens(tokens)
-        return text.covers(*_first_span(text.text, pairs))
+        return text.covers(*first_span(text.text, pairs))
 
     return mask
 
@@ -71,7 +53,7 @@ class TokenText(NamedTuple):
         return (self.ends > start) & (self.starts < end) & (self.lengths > 0)
 
 
-def _token_reader(tokenizer: Tokenizer) -> Callable[[np.ndarray], TokenText]:
+def token_reader(tokenizer: Tokenizer) -> Callable[[np.ndarray], TokenText]:
     """Builds a function from token ids [R] to their text."""
     # Token by token: tags are ASCII, so a character that is split between tokens does not matter.
     decode_token = functools.cache(lambda token: tokenizer.decode([token]))
@@ -84,7 +66,7 @@ def _token_reader(tokenizer: Tokenizer) -> Callable[[np.ndarray], TokenText]:
     return read_tokens
 
 
-def _tag_pairs(tags: Sequence[str]) -> list[TagPair]:
+def tag_pairs(tags: Sequence[str]) -> list[TagPair]:
     """Patterns of opening and closing tags."""
     return [(_tag_pattern(f"<{tag}>"), _tag_pattern(f"</{tag}>")) for tag in tags]
 
@@ -93,14 +75,14 @@ def _tag_pattern(tag: str) -> re.Pattern[str]:
     return re.compile(re.escape(tag), re.ASCII | re.IGNORECASE)
 
 
-def _first_span(
+def first_span(
     text: str, pairs: Sequence[TagPair], *, start: int = 0, with_tags: bool = True
 ) -> tuple[int, int]:
     """Finds the start and end of the first span between two tags, in linear time; (0, 0) if none.
 
     Args:
       text: text to search.
-      pairs: patterns of tags, as from `_tag_pairs`.
+      pairs: patterns of tags, as from `tag_pairs`.
       start: place in the text where the search begins.
       with_tags: whether the tags are part of the span.
     """
@@ -115,32 +97,3 @@ def _first_span(
             inner = (opening.end(), closing.start())
             spans.append((opening.start(), closing.end()) if with_tags else inner)
     return min(spans, default=(0, 0))
-
-
-def part_reader(tokenizer: Tokenizer, tags: Sequence[str]) -> PartReader:
-    """Builds a function that finds the parts of a response.
-
-    Args:
-      tokenizer: tokenizer of the policy.
-      tags: tags that actions stand in.
-    """
-    read_tokens = _token_reader(tokenizer)
-    pairs = _tag_pairs(tags)
-
-    def read_parts(tokens: np.ndarray) -> ResponseParts:
-        text = read_tokens(tokens)
-        response = read_subgoal(text.text)
-        spans = {
-            "action": _first_span(text.text, pairs, start=response.subgoal_end, with_tags=False),
-            "subgoal": response.subgoal_span,
-            "switch": response.decision_span,
-        }
-        parts = np.full(len(tokens), -1, np.int32)
-        for number, name in enumerate(RESPONSE_PARTS):
-            span = spans[name]
-            if span is not None:
-                parts[text.covers(*span)] = number
-        behind = int(np.sum(text.starts < response.subgoal_end))
-        return ResponseParts(parts, min(behind, max(len(tokens) - 1, 0)))
-
-    return read_parts

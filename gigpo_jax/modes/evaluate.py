@@ -36,7 +36,7 @@ from gigpo_jax.rollout.results import (
     summarise_outcomes,
 )
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.task_sources import SOURCES
+from gigpo_jax.rollout.task_sources import make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.hosts import Hosts, HostsStopped, open_hosts
@@ -104,12 +104,12 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         folder=workdir / "servers",
         examples=_panel_examples(environments, panel, tasks, opened.policy),
     )
-    if config.train.experience:
-        library: Any = SOURCES["library"](config, ())
-        training_record = newest_record(opened.checkpoints)
-        if training_record:
-            library.restore(training_record["library"])
-        worker.find_lessons = library.find_lessons
+    sources = make_sources(config, (), is_training=False)
+    training_record = newest_record(opened.checkpoints) if sources else None
+    if training_record:
+        for name, source in sources.items():
+            source.restore(training_record[name])
+    worker.parts = [source.make_part for source in sources.values()]
     record = _describe_evaluation(opened, panel)
     path = Path(out) if out else _result_path(workdir, record)
 

@@ -28,6 +28,7 @@ from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
 from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
+from gigpo_jax.rollout.part_table import part_metrics
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import panel_metrics, panel_record
 from gigpo_jax.rollout.rollout import TooManyAborted
@@ -146,8 +147,7 @@ class Trainer:
         with show_stage("reading the tasks"):
             self.tasks = all_tasks(environments)
             self.panel = panel_tasks(environments)
-        self.sources = make_sources(config, self.tasks)
-        self.library: Any = self.sources.get("library")
+        self.sources = make_sources(config, self.tasks, is_training=True)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
         # Frozen parameters get no gradient, which is a third of the work.
@@ -187,9 +187,7 @@ class Trainer:
                 folder=host_folder(workdir) / "servers",
             )
             resources.callback(self.worker.close)
-            library: Any = self.library
-            if library is not None:
-                self.worker.find_lessons = library.find_lessons
+            self.worker.parts = [source.make_part for source in self.sources.values()]
             # All that can refuse the run has passed: from now on the folder is one of this config.
             claim_workdir(workdir, config, policy.base)
             record_machine(workdir, self.done)
@@ -252,8 +250,7 @@ class Trainer:
                 with self.timers.time("iteration"):
                     self.begin_rollouts()
                     trajectories = await self.hosts.share(self.rollouts.popleft())
-                    if self.library is not None:
-                        await self.write_lessons(trajectories)
+                    await self.write_notes(trajectories)
                     await self.update(trajectories)
                 await self.finish_iteration()
         finally:
@@ -375,20 +372,24 @@ class Trainer:
                 pasts=pasts,
                 ends=GroupEnd(train.finish_fraction, local_spares),
                 forking=make_forking(self.config),
-                strategy_episodes=train.strategy_episodes,
+                shares_texts=True,
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
                 is_training=True,
             )
 
-    async def write_lessons(self, trajectories: list[Trajectory]) -> None:
-        """Lets the policy write lessons about episodes of an iteration."""
-        episodes = self.library.choose_episodes(trajectories)
-        async with self.reserve_engine("rollout"):
-            writing = self.worker.write_lessons(
-                episodes, iteration=self.done, temperature=self.config.sampling.temperature
-            )
-            await self.hosts.share(writing)
+    async def write_notes(self, trajectories: list[Trajectory]) -> None:
+        """Lets the policy write the notes on an iteration's episodes that task sources ask for."""
+        temperature = self.config.sampling.temperature
+        for source in self.sources.values():
+            requests = source.request_notes(trajectories)
+            # All hosts write together, or none does.
+            if requests is not None:
+                async with self.reserve_engine("rollout"):
+                    writing = self.worker.write_notes(
+                        requests, iteration=self.done, temperature=temperature
+                    )
+                    await self.hosts.share(writing)
 
     @contextlib.asynccontextmanager
     async def reserve_engine(self, timer: str) -> AsyncIterator[None]:
@@ -404,7 +405,7 @@ class Trainer:
 
     def learn(self, trajectories: list[Trajectory]) -> dict[str, float]:
         """Makes one iteration's updates; returns its metrics."""
-        metrics = metrics_by_environment(trajectories, self.tasks)
+        metrics = metrics_by_environment(trajectories, self.tasks, part_metrics(self.config))
         metrics["rollout/staleness"] = staleness(trajectories, self.done)
         train = self.config.train
         save_every = train.save_rollouts

@@ -9,10 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-# Values of a critic of plans, and the parts of a response whose tokens they teach.
-PLAN_VALUES = ("low", "high", "switch")
-RESPONSE_PARTS = ("action", "subgoal", "switch")
-
 
 class ValueTargets(NamedTuple):
     """Targets of a critic at response tokens: f32 arrays of one shape, mostly [M, B, C].

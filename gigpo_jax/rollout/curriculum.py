@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -28,6 +29,8 @@ class Curriculum(TaskSource):
         start; part of a checkpoint.
     """
 
+    name = "curriculum"
+
     def __init__(self, tasks: Sequence[Task]) -> None:
         """Takes the tasks of the run.
 
@@ -50,6 +53,12 @@ class Curriculum(TaskSource):
                 value="'success'",
                 fix="use none, or tasks with two types (Task.type) or more",
             )
+
+    @classmethod
+    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
+        """The curriculum of a training run with `train.curriculum=success`."""
+        del config
+        return cls(tasks)
 
     def weights(self) -> np.ndarray:
         """Probability of each task, up to an environment's factor.
@@ -83,9 +92,3 @@ class Curriculum(TaskSource):
     def restore(self, record: dict[str, float]) -> None:
         """Continues with the success rates of a checkpoint."""
         self.rates = record
-
-
-def make_curriculum(config: ConfigDict, tasks: Sequence[Task]) -> Curriculum:
-    """The curriculum of a training run with `train.curriculum=success`."""
-    del config
-    return Curriculum(tasks)

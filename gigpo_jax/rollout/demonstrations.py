@@ -10,7 +10,7 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
-from gigpo_jax.env_bridge.plans import BELIEF, STRATEGY, SUBGOAL, write_belief, write_subgoal
+from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
@@ -52,18 +52,14 @@ class ExpertEpisode:
       last: Observation after the last step.
       won: Whether the expert reached the goal.
       summaries: The expert's summary before each step, if it writes some.
-      subgoals: The expert's subgoal at each step, if it names some.
-      strategy: The expert's strategy, if it names one.
-      beliefs: What the expert knew before each step, if it states that.
+      plans: The expert's plan at each step, "" where it names none.
     """
 
     steps: tuple[tuple[Observation, Event], ...]
     last: Observation
     won: bool
     summaries: tuple[str, ...] = ()
-    subgoals: tuple[str, ...] = ()
-    strategy: str = ""
-    beliefs: tuple[str, ...] = ()
+    plans: tuple[str, ...] = ()
 
 
 def episode_seed(seed: int, episode: int) -> int:
@@ -90,9 +86,8 @@ def demonstrate_episode(
     """Lets an expert play one episode.
 
     Where a conversation is full, the expert's summary is demonstrated. The conversations of an
-    expert without summaries drop their oldest steps. With `settings.plan` of `plans.SUBGOAL` its
-    subgoals are demonstrated, and a switch where one differs from the one before; with
-    `plans.STRATEGY` its strategy; with `plans.BELIEF` its beliefs.
+    expert without summaries drop their oldest steps. With a kind of plan in `settings.plan` the
+    expert's plans are demonstrated.
 
     Args:
       env: Environment of the episode.
@@ -107,9 +102,13 @@ def demonstrate_episode(
     Raises:
       InputError: The expert names no plans of the kind that the settings need.
     """
-    episode = play_expert(env, expert, task, settings.max_steps)
-    plans = {SUBGOAL: episode.subgoals, STRATEGY: (episode.strategy,), BELIEF: episode.beliefs}
-    if not all(plans.get(settings.plan, ())):
+    episode = play_expert(env, expert, task, settings.max_steps, settings.plan)
+    kind = PLANS[settings.plan]
+    plans = episode.plans
+    if kind.opening is not None:
+        # The first one, which has read the first observation.
+        plans = (next(filter(None, plans), ""),) * len(plans)
+    if settings.plan != "none" and not all(plans):
         raise InputError(
             f"the expert of this environment names no {settings.plan}",
             key="config.env.plan",
@@ -125,20 +124,14 @@ def demonstrate_episode(
         # The prompts of rollouts: supervised training on other ones would not prepare for these.
         prompt = settings.prompt(observation, history, encode)
         if prompt.asks_summary:
-            summary = episode.summaries[number] if prompt.exchanges else episode.strategy
+            summary = episode.summaries[number] if prompt.exchanges else plans[number]
             turns.append(
                 DemonstratedTurn(prompt.text, summary, prompt.images, prompt.exchanges, True)
             )
             history.add_summary(prompt, summary)
             prompt = settings.prompt(observation, history, encode)
-        response = write_response(event.action)
-        if settings.plan == SUBGOAL:
-            subgoal = episode.subgoals[number]
-            response = write_subgoal(response, subgoal, switches=subgoal != history.plan)
-            history.plan = subgoal
-        elif settings.plan == BELIEF:
-            history.plan = episode.beliefs[number]
-            response = write_belief(response, history.plan)
+        response = kind.write(write_response(event.action), plans[number], history.plan)
+        history.plan = plans[number]
         turns.append(DemonstratedTurn(prompt.text, response, prompt.images, prompt.exchanges))
         # Only measured here: the tokenizer of a new model is made from these texts.
         if prompt.exchanges:
@@ -147,18 +140,18 @@ def demonstrate_episode(
     return Demonstration(tuple(turns), episode.won)
 
 
-def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> ExpertEpisode:
-    """Lets an expert play one episode.
+def play_expert(
+    env: TextEnv, expert: Expert, task: Task, max_steps: int, plan: str = "none"
+) -> ExpertEpisode:
+    """Lets an expert play one episode of at most `max_steps` actions.
 
-    It has at most `max_steps` actions.
+    The expert has its plans of this kind in the attribute of the same name.
     """
     observation = env.reset(task)
     begin_episode(expert, task)
     steps = []
     summaries = []
-    subgoals = []
-    beliefs = []
-    strategy = ""
+    plans = []
     won = False
     summarise = getattr(expert, "summarise", None)
     for _ in range(max_steps):
@@ -166,15 +159,11 @@ def play_expert(env: TextEnv, expert: Expert, task: Task, max_steps: int) -> Exp
             summaries.append(summarise())
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
-        subgoals.append(getattr(expert, "subgoal", ""))
-        beliefs.append(getattr(expert, "belief", ""))
-        # The first one, which has read the first observation.
-        strategy = strategy or getattr(expert, "strategy", "")
+        plans.append(getattr(expert, plan, ""))
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
         result = env.step(action)
         observation = result.observation
         won = bool(result.info["won"])
         if result.done:
             break
-    plans = (tuple(subgoals), strategy, tuple(beliefs))
-    return ExpertEpisode(tuple(steps), observation, won, tuple(summaries), *plans)
+    return ExpertEpisode(tuple(steps), observation, won, tuple(summaries), tuple(plans))

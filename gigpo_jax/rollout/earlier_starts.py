@@ -10,7 +10,7 @@ such a state may give one that lies further on.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -36,6 +36,8 @@ class EarlierStarts(TaskSource):
       states: The states as JSON values, the oldest first.
     """
 
+    name = "earlier_starts"
+
     def __init__(self, tasks: Sequence[Task], groups: int, capacity: int, seed: int) -> None:
         """Begins without states.
 
@@ -50,6 +52,14 @@ class EarlierStarts(TaskSource):
         self._capacity = capacity
         self._seed = seed
         self.states: list[dict[str, Any]] = []
+
+    @classmethod
+    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
+        """The memory of a training run with `train.earlier_starts`."""
+        train = config.train
+        # Plus a rounding error: 0.29 of 100 groups are 29.
+        groups = int(train.earlier_starts * train.groups + 1e-6)
+        return cls(tasks, groups, CAPACITY, config.seed)
 
     def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
         """Replaces some of an iteration's tasks by states.
@@ -105,14 +115,6 @@ class EarlierStarts(TaskSource):
     def restore(self, record: list[dict[str, Any]]) -> None:
         """Continues with the states of a checkpoint."""
         self.states = record
-
-
-def make_earlier_starts(config: ConfigDict, tasks: Sequence[Task]) -> EarlierStarts:
-    """The memory of a training run with `train.earlier_starts`."""
-    train = config.train
-    # Plus a rounding error: 0.29 of 100 groups are 29.
-    groups = int(train.earlier_starts * train.groups + 1e-6)
-    return EarlierStarts(tasks, groups, CAPACITY, config.seed)
 
 
 def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:

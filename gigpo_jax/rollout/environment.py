@@ -1,14 +1,13 @@
 """The environments of a run, as its config describes them."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import member_configs, name_member_keys, writes_summaries
+from gigpo_jax.config.mix import member_configs, name_member_keys
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import response_text
@@ -16,17 +15,14 @@ from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.plans import BELIEF, plan_parser, plan_template
-from gigpo_jax.env_bridge.processes.build import build_object
+from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput, number_images
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
+from gigpo_jax.rollout.part_table import find_parts
 from gigpo_jax.run.progress import show_progress
-
-if TYPE_CHECKING:
-    from gigpo_jax.env_bridge.beliefs import BeliefGrader
 
 
 @dataclass(frozen=True)
@@ -184,6 +180,7 @@ def episode_settings(
     temperature: float,
     stop_token_ids: tuple[int, ...],
     examples: Examples = NO_EXAMPLES,
+    is_training: bool = False,
 ) -> EpisodeSettings:
     """Builds the settings of episodes.
 
@@ -194,6 +191,7 @@ def episode_settings(
       temperature: Sampling temperature; 0 is greedy, and switches top-p and top-k off.
       stop_token_ids: Tokens that end a response.
       examples: Examples that prompts of the agent show.
+      is_training: Whether the episodes have the parts of training alone.
     """
     env = config.env
     sampling = config.sampling
@@ -208,9 +206,10 @@ def episode_settings(
         template = agent.template(introduction, examples)
         if is_chat:
             template = make_conversation(template)
+    plan = PLANS[env.plan]
     return EpisodeSettings(
-        template=plan_template(template, env.plan, spec.beliefs.request if spec.beliefs else ""),
-        parse=plan_parser(agent.make_parser(spec.parse, spec.write or response_text), env.plan),
+        template=plan.ask(template, spec),
+        parse=plan.make_parser(agent.make_parser(spec.parse, spec.write or response_text)),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
@@ -229,20 +228,11 @@ def episode_settings(
         ),
         seed=config.seed,
         trials=config.eval.trials,
-        reflection=agent.reflection(introduction) if agent.reflection else None,
         template_images=example_images,
-        summary_tokens=summary_limit(sampling) if writes_summaries(config) else 0,
+        summary_tokens=summary_limit(sampling) if env.context == "summary" else 0,
         plan=env.plan,
-        make_grader=_belief_grader(config),
+        parts=find_parts(config, is_training=is_training),
     )
-
-
-def _belief_grader(config: ConfigDict) -> "Callable[[], BeliefGrader] | None":
-    """The grader of stated beliefs; None: responses state none."""
-    beliefs = registry.spec(config.env.name).beliefs
-    if config.env.plan != BELIEF or beliefs is None:
-        return None
-    return functools.partial(build_object, beliefs.grader, {})
 
 
 def summary_limit(sampling: ConfigDict) -> int:

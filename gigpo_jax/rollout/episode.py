@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, anchor_hash
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode_parts import Episode, EpisodePlan, make_parts
+from gigpo_jax.rollout.episode_parts import Episode, EpisodePlan, NoteRequest
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from gigpo_jax.trajectory import Trajectory, Turn
@@ -90,18 +90,17 @@ class EpisodeRunner:
           InputError: the replayed actions lead to another state than that of the plan.
         """
         trajectory = Trajectory(plan.task, plan.group, plan.member, past=plan.past)
-        if plan.strategy is not None:
-            trajectory.strategy = plan.strategy.number
         has_started = False
         try:
             observation = await _measure(environment.reset(plan.task), trajectory, "environment_s")
             has_started = True
             trajectory.words = observation.task
             history = History(self.settings.history, plan.task.type, plan.reflections)
-            parts = make_parts(self.settings)
-            episode = Episode(plan, trajectory, history, environment, self, parts, observation)
-            await self._replay_past(episode)
-            await self._play_steps(episode)
+            parts = self.settings.make_parts()
+            max_steps = self.settings.max_steps
+            episode = Episode(plan, trajectory, history, self, observation, max_steps, parts)
+            await self._replay_past(episode, environment)
+            await self._play_steps(episode, environment)
             for part in parts:
                 await part.at_end(episode)
         except (EnvError, EngineFailure, NoSummaryRoom) as err:
@@ -114,7 +113,7 @@ class EpisodeRunner:
             self.engine.end_session(plan.key(plan.member, 0))
         return trajectory
 
-    async def _replay_past(self, episode: Episode) -> None:
+    async def _replay_past(self, episode: Episode, environment: PooledEnv) -> None:
         """Replays the actions of the plan's past.
 
         The policy did not sample them: they are no turns, and nothing is learnt from them.
@@ -127,9 +126,7 @@ class EpisodeRunner:
             for part in episode.parts:
                 part.observe(observation)
             episode.history.add(observation.text, action, images=observation.images)
-            result = await _measure(
-                episode.environment.step(action), episode.trajectory, "environment_s"
-            )
+            result = await _measure(environment.step(action), episode.trajectory, "environment_s")
             episode.observation = result.observation
         # A summary after the last action.
         self._replay_responses(episode, responses)
@@ -151,7 +148,7 @@ class EpisodeRunner:
                 return
             episode.history.add_summary(prompt, self._read_text(response))
 
-    async def _play_steps(self, episode: Episode) -> None:
+    async def _play_steps(self, episode: Episode, environment: PooledEnv) -> None:
         """Lets the policy act until the episode ends."""
         trajectory = episode.trajectory
         history = episode.history
@@ -163,7 +160,7 @@ class EpisodeRunner:
             for part in episode.parts:
                 part.observe(episode.observation)
                 await part.before_prompt(episode)
-            turn, result = await self._play_turn(episode, episode.take_prompt())
+            turn, result = await self._play_turn(episode, environment)
             for part in episode.parts:
                 turn = part.after_turn(episode, turn)
             trajectory.turns.append(turn)
@@ -179,10 +176,17 @@ class EpisodeRunner:
             if result.done:
                 break
 
-    def build_prompt(self, observation: Observation, history: History) -> Prompt:
-        """Builds the prompt of the next action, or of the text that is due before it."""
+    def build_prompt(
+        self, observation: Observation, history: History, template: PromptTemplate | None = None
+    ) -> Prompt:
+        """Builds the prompt of the next action, of the text that is due before it, or of another.
+
+        `template` is the template of another text; None: the settings have it.
+        """
         encode = prompt_encoder(self.tokenizer, self.vision)
-        return self.settings.prompt(observation, history, encode)
+        if template is None:
+            return self.settings.prompt(observation, history, encode)
+        return self.settings.text_prompt(template, observation, history, encode)
 
     def _read_text(self, tokens: Sequence[int]) -> str:
         # No special token is in it, and a prompt shows it as it shows all texts: as data.
@@ -215,14 +219,22 @@ class EpisodeRunner:
             episode.trajectory.discarded.append(len(completion.tokens))
         return completion, images
 
-    async def write_text(self, episode: Episode, prompt: Prompt, key: tuple[int, int]) -> Turn:
-        """Lets the policy write a summary or a strategy, as a turn of its own.
+    async def write_text(
+        self, episode: Episode, prompt: Prompt, key: tuple[int, int], limit: int
+    ) -> Turn:
+        """Lets the policy write a text beside actions, as a turn whose action is the text.
 
-        The environment waits.
+        The environment waits. A part of the episode decides what becomes of the turn.
+
+        Args:
+          episode: Episode that the text is for.
+          prompt: Prompt for it.
+          key: Random key of the request.
+          limit: Largest number of tokens; a response has at most as many as an action's.
         """
         sampling = replace(
             self.settings.sampling,
-            max_tokens=self.settings.summary_tokens,
+            max_tokens=min(self.settings.sampling.max_tokens, limit),
             # They end actions.
             stop_strings=(),
             key=key,
@@ -241,7 +253,7 @@ class EpisodeRunner:
             valid=True,
             admissible=None,
             observation=observation.text,
-            # A strategy is the summary of no step, before the first one.
+            # A text before the first action is the summary of no step.
             anchor=summary_anchor(observation.anchor),
             reward=0.0,
             penalty=0.0,
@@ -254,8 +266,9 @@ class EpisodeRunner:
             is_summary=True,
         )
 
-    async def _play_turn(self, episode: Episode, prompt: Prompt) -> tuple[Turn, StepResult]:
+    async def _play_turn(self, episode: Episode, environment: PooledEnv) -> tuple[Turn, StepResult]:
         settings = self.settings
+        prompt = episode.take_prompt()
         observation = episode.observation
         history = episode.history
         completion, images = await self._sample_turn(episode, prompt)
@@ -274,7 +287,7 @@ class EpisodeRunner:
             # A hash in place of a long list: it is only compared for equality.
             choices = anchor_hash("\n".join(observation.admissible))
         result = await _measure(
-            episode.environment.step(parsed.action), episode.trajectory, "environment_s"
+            environment.step(parsed.action), episode.trajectory, "environment_s"
         )
         turn = Turn(
             prompt_tokens=np.asarray(prompt.tokens, np.int32),
@@ -306,35 +319,29 @@ class EpisodeRunner:
         )
         return turn, result
 
-    async def write_note(
-        self,
-        template: PromptTemplate,
-        observation: Observation,
-        history: History,
-        plan: EpisodePlan,
-        trajectory: Trajectory,
-        limit: int,
-    ) -> str:
-        """Samples the policy's note on an episode, on one line.
+    async def review_episode(
+        self, request: NoteRequest, key: Callable[[int, int], tuple[int, int]]
+    ) -> None:
+        """Lets the policy write a note about a finished episode; none if the engine fails.
 
-        It has at most `limit` tokens.
+        `key` is that of the episode's plan.
         """
-        settings = self.settings
-        prompt_settings = replace(
-            settings, template=template, template_images=(), show_admissible=False
-        )
-        encode = prompt_encoder(self.tokenizer, self.vision)
-        prompt = prompt_settings.prompt(observation, history, encode)
-        sampling = replace(
-            settings.sampling,
-            # `examples._check_room` reserves this room in later prompts.
-            max_tokens=min(settings.sampling.max_tokens, limit),
-            stop_strings=(),
-            key=plan.key(plan.member, settings.max_steps),  # steps have smaller numbers
-            session=plan.key(plan.member, 0),
-        )
-        completion, _ = await self._sample(prompt, sampling, trajectory)
-        return " ".join(self.tokenizer.decode(completion.tokens.tolist()).split())
+        trajectory = request.trajectory
+        max_steps = self.settings.max_steps
+        history = History(max_steps, trajectory.task.type)
+        steps = [turn for turn in trajectory.turns if not turn.is_summary]
+        for turn in steps:
+            history.add(turn.observation, turn.action, turn.thought)
+        observation = Observation(steps[-1].feedback, "", None, trajectory.words)
+        plan = EpisodePlan(trajectory.task, trajectory.group, trajectory.member, key)
+        episode = Episode(plan, trajectory, history, self, observation, max_steps)
+        template = request.make_template(self.settings.template)
+        try:
+            await episode.write_note(request.name, template, history, request.limit)
+        except EngineFailure:
+            pass
+        finally:
+            self.engine.end_session(episode.key(0))
 
 
 async def _generate(

@@ -1,21 +1,21 @@
-"""What an episode does beside acting: plans, summaries, lessons, beliefs, reflections.
+"""What an episode does beside acting: texts that the policy writes, grades, resampling.
 
-Each is an `EpisodePart` in the folder of its method; an episode has those that its settings need.
+Each is an `EpisodePart` in the folder of its method; an episode has those that its config needs
+(`part_table`).
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from gigpo_jax.core.references import ReferenceTable
+from ml_collections import ConfigDict
+
 from gigpo_jax.engines.base import Completion
-from gigpo_jax.env_bridge.plans import STRATEGY
-from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation, Task
-from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
+
+REFLECTION = "reflection"  # name of the note that later trials show
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class EpisodePlan:
         Oracles continue from measured states in this way, forks from states of their group, and
         others from states of an expert.
       reflections: Reflections on earlier trials.
-      reflection: Prompt for a reflection afterwards if the task is not done; None: no reflection.
-      strategy: Strategy of the episode, with `env.plan=strategy`.
+      is_last_trial: Whether no trial of the task follows.
+      shared: What parts of the group's episodes share, by name; None: they share nothing.
     """
 
     task: Task
@@ -40,48 +40,20 @@ class EpisodePlan:
     key: Callable[[int, int], tuple[int, int]]
     past: Past = BEGINNING
     reflections: tuple[str, ...] = ()
-    reflection: PromptTemplate | None = None
-    strategy: "Strategy | None" = None
-
-
-@dataclass(eq=False)
-class Strategy:
-    """A strategy that several episodes of a group follow.
-
-    Attributes:
-      number: Its index in the group.
-      member: Member whose random key samples it.
-      turn: Turn in which it was written; None before that.
-      lock: Lock of the first episode that writes it.
-    """
-
-    number: int
-    member: int
-    turn: Turn | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_last_trial: bool = True
+    shared: dict[Any, Any] | None = None
 
 
 class Writer(Protocol):
     """Samples what a policy writes beside actions; see `episode.EpisodeRunner`."""
 
-    @property
-    def settings(self) -> EpisodeSettings: ...
-
-    def build_prompt(self, observation: Observation, history: History) -> Prompt: ...
+    def build_prompt(
+        self, observation: Observation, history: History, template: PromptTemplate | None = None
+    ) -> Prompt: ...
 
     async def write_text(
-        self, episode: "Episode", prompt: Prompt, key: tuple[int, int]
+        self, episode: "Episode", prompt: Prompt, key: tuple[int, int], limit: int
     ) -> Turn: ...
-
-    async def write_note(
-        self,
-        template: PromptTemplate,
-        observation: Observation,
-        history: History,
-        plan: EpisodePlan,
-        trajectory: Trajectory,
-        limit: int,
-    ) -> str: ...
 
 
 @dataclass(eq=False)
@@ -92,10 +64,10 @@ class Episode:
       plan: What is played.
       trajectory: Turns so far.
       history: Texts that prompts show.
-      environment: Environment of this episode alone.
-      writer: Sampler of texts beside actions.
-      parts: What the episode does beside acting, in order.
+      writer: Sampler of texts beside actions; None where a saved episode is replayed.
       observation: Observation that is answered next.
+      max_steps: Largest number of actions.
+      parts: What the episode does beside acting, in order.
       step: Index of the action that is chosen next, from the start of the episode.
       prompt: Prompt of this action, if a part has built it already.
     """
@@ -103,10 +75,10 @@ class Episode:
     plan: EpisodePlan
     trajectory: Trajectory
     history: History
-    environment: PooledEnv
-    writer: Writer
-    parts: "tuple[EpisodePart, ...]"
+    writer: Writer | None
     observation: Observation
+    max_steps: int
+    parts: "tuple[EpisodePart, ...]" = ()
     step: int = 0
     prompt: Prompt | None = None
 
@@ -116,6 +88,7 @@ class Episode:
 
     def build_prompt(self) -> Prompt:
         """Builds the prompt of the next action, or of the text that is due before it."""
+        assert self.writer is not None
         return self.writer.build_prompt(self.observation, self.history)
 
     def take_prompt(self) -> Prompt:
@@ -124,12 +97,68 @@ class Episode:
         self.prompt = None
         return prompt
 
+    async def write_text(self, prompt: Prompt, key: tuple[int, int], limit: int) -> Turn:
+        """Lets the policy write a text of at most `limit` tokens, which is the turn's action."""
+        assert self.writer is not None
+        return await self.writer.write_text(self, prompt, key, limit)
+
+    def add_text(self, prompt: Prompt, text: Turn) -> None:
+        """Adds a text that prompts show from now on, as a turn that is learned from."""
+        for part in self.parts:
+            text = part.after_text(self, text)
+        self.trajectory.turns.append(text)
+        self.history.add_summary(prompt, text.action)
+
+    async def write_note(
+        self, name: str, template: PromptTemplate, history: History, limit: int
+    ) -> None:
+        """Lets the policy write about the episode, on one line that nothing is learned from.
+
+        Args:
+          name: Name of the text in `Trajectory.notes`.
+          template: Template of the prompt for it.
+          history: Events that the prompt shows.
+          limit: Largest number of tokens.
+        """
+        assert self.writer is not None
+        prompt = self.writer.build_prompt(self.observation, history, template)
+        # Steps have smaller numbers.
+        text = await self.write_text(prompt, self.key(self.max_steps), limit)
+        self.trajectory.notes[name] = " ".join(text.action.split())
+
+
+@dataclass(frozen=True)
+class NoteRequest:
+    """A request for a note on a finished episode.
+
+    Attributes:
+      trajectory: The episode.
+      name: Name of the note in `Trajectory.notes`.
+      make_template: Function from the template of the episode's prompts to that of this prompt.
+      limit: Largest number of tokens.
+    """
+
+    trajectory: Trajectory
+    name: str
+    make_template: Callable[[PromptTemplate], PromptTemplate]
+    limit: int
+
 
 class EpisodePart:
     """A part of an episode beside acting; a new one is made for each episode.
 
     Every method may be left out.
+
+    Attributes:
+      metrics: Names in `Turn.metrics` of the turns that it returns.
+      is_for_training: Whether episodes of training alone have it.
     """
+
+    metrics: tuple[str, ...] = ()
+    is_for_training = False
+
+    def __init__(self, config: ConfigDict) -> None:
+        """Reads the config of the episode's environment."""
 
     def observe(self, observation: Observation) -> None:
         """Reads an observation before it is answered, those of replayed actions included."""
@@ -145,36 +174,9 @@ class EpisodePart:
         """Returns the turn as it is recorded; `episode.observation` is the one before it."""
         return turn
 
+    def after_text(self, episode: Episode, text: Turn) -> Turn:
+        """Returns a text that prompts show as it is recorded."""
+        return text
+
     async def at_end(self, episode: Episode) -> None:
         """Adds to a trajectory whose last action is made."""
-
-
-# The parts in the order in which an episode calls them.
-PARTS: ReferenceTable[Callable[[EpisodeSettings], EpisodePart]] = ReferenceTable(
-    {
-        "lessons": "gigpo_jax.methods.slea.episode_part:LessonsPart",
-        "strategy": "gigpo_jax.methods.strata.episode_part:StrategyPart",
-        "summaries": "gigpo_jax.methods.mem_agent.episode_part:SummariesPart",
-        "resampling": "gigpo_jax.methods.t2po.episode_part:ResamplingPart",
-        "beliefs": "gigpo_jax.methods.rebel.episode_part:BeliefsPart",
-        "reflections": "gigpo_jax.methods.reflexion.episode_part:ReflectionsPart",
-    }
-)
-# What a policy writes about finished episodes.
-WRITERS: ReferenceTable[Callable[..., Awaitable[str]]] = ReferenceTable(
-    {"lesson": "gigpo_jax.methods.slea.episode_part:write_lesson"}
-)
-
-
-def make_parts(settings: EpisodeSettings) -> tuple[EpisodePart, ...]:
-    """Makes the parts that an episode with these settings has."""
-    writes_strategy = settings.plan == STRATEGY
-    needed = {
-        "lessons": settings.find_lessons is not None,
-        "strategy": writes_strategy,
-        "summaries": settings.summary_tokens > 0 and not writes_strategy,
-        "resampling": settings.resample_turns > 0,
-        "beliefs": settings.make_grader is not None,
-        "reflections": settings.reflection is not None,
-    }
-    return tuple(PARTS[name](settings) for name in PARTS if needed[name])

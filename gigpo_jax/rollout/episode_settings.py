@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,16 +9,11 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, build_step_prompt
-from gigpo_jax.env_bridge.plans import STRATEGY, StrategyRequest
+from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation, StepResult
+from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.pictures import check_length
-
-if TYPE_CHECKING:
-    from gigpo_jax.env_bridge.beliefs import BeliefGrader
-
-# (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
-FindLessons = Callable[[str, str], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
@@ -42,18 +36,11 @@ class EpisodeSettings:
       seed: Seed of the run; part of every request's key.
       max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
       trials: Largest number of trials of an episode; one that wins or is aborted is the last.
-      reflection: Prompt for a reflection between two trials, which later prompts show; None: no
-        reflection.
       template_images: Images that texts of the template refer to (`prompts.number_images`).
       summary_tokens: Largest number of tokens of a summary, which the policy writes when a
-        conversation is full, or of a strategy; 0: the oldest steps of the conversation are dropped
-        instead.
+        conversation is full; 0: the oldest steps of the conversation are dropped instead.
       plan: Kind of the policy's plans, one of `plans.PLANS`.
-      resample_turns: Largest number of times that a turn is sampled again.
-      resample_change: Change of the uncertainty since the turn before, in nats a token, below which
-        it is sampled again.
-      make_grader: Function that makes the grader of an episode's beliefs; None: none are graded.
-      find_lessons: Function that finds the lessons for a state; None: prompts show none.
+      parts: Functions that make the parts of an episode; None of one that it does not need.
     """
 
     template: PromptTemplate
@@ -71,14 +58,14 @@ class EpisodeSettings:
     # More are no accidents of single workers, and the mean over the rest would be biased.
     max_aborted_fraction: float = 0.5
     trials: int = 1
-    reflection: PromptTemplate | None = None
     template_images: tuple[np.ndarray, ...] = ()
     summary_tokens: int = 0
     plan: str = "none"
-    resample_turns: int = 0
-    resample_change: float = 0.3
-    make_grader: "Callable[[], BeliefGrader] | None" = None
-    find_lessons: FindLessons | None = None
+    parts: Sequence[Callable[[], EpisodePart | None]] = ()
+
+    def make_parts(self) -> tuple[EpisodePart, ...]:
+        """Makes the parts of an episode, in the order in which it calls them."""
+        return tuple(part for make in self.parts if (part := make()) is not None)
 
     def penalty(self, valid: bool, tokens: int) -> float:
         """Penalty of a response, for invalid format and for length.
@@ -110,10 +97,23 @@ class EpisodeSettings:
             )
         return result.reward - self.regret_reward * result.info["regret"]
 
+    def text_prompt(
+        self,
+        template: PromptTemplate,
+        observation: Observation,
+        history: History,
+        encode: Callable[..., Sequence[int]],
+    ) -> Prompt:
+        """The prompt for a text beside actions, in the words of a template of its own."""
+        settings = replace(
+            self, template=template, template_images=(), show_admissible=False, plan="none"
+        )
+        return settings.prompt(observation, history, encode)
+
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of a step, a summary or a strategy.
+        """The prompt of a step, a summary or a plan before the first action.
 
         `encode` is that of `build_step_prompt`.
 
@@ -125,10 +125,11 @@ class EpisodeSettings:
         summaries = None
         if self.summary_tokens and isinstance(self.template, Conversation):
             summaries = SummaryLimits(self.sampling.max_tokens, self.summary_tokens)
-        # The first prompt of an episode: everything after it shows the strategy.
-        asks_strategy = self.plan == STRATEGY and history.plan is None
+        opening = PLANS[self.plan].opening
+        # The first prompt of an episode: everything after it shows the plan.
+        asks_plan = opening is not None and history.plan is None
         prompt = build_step_prompt(
-            StrategyRequest(self.template) if asks_strategy else self.template,
+            opening(self.template) if opening and asks_plan else self.template,
             observation,
             history,
             encode=encode,
@@ -138,4 +139,4 @@ class EpisodeSettings:
             summaries=summaries,
         )
         check_length(prompt.tokens, prompt.images, self.prompt_tokens)
-        return replace(prompt, asks_summary=True) if asks_strategy else prompt
+        return replace(prompt, asks_summary=True) if asks_plan else prompt

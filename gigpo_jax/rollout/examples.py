@@ -136,7 +136,7 @@ def _check_room(
     settings = episode_settings(config, temperature=0.0, stop_token_ids=(), examples=examples)
     # Without a limit nothing is cut, so the real lengths show.
     unlimited_settings = replace(settings, prompt_tokens=_UNLIMITED)
-    reflections = 0 if settings.reflection is None else MEMORY
+    reflections = 0 if find_agent(config.agent).reflection is None else MEMORY
     longest_prompt = 0
     for episode in episodes:
         for number, (observation, _) in enumerate(episode.steps):

@@ -4,9 +4,9 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.episode_parts import Strategy
 from gigpo_jax.trajectory import Trajectory, gives_signal
 
 
@@ -41,14 +41,14 @@ class Group:
       task: Task of all episodes.
       episodes: Trials of each member in order; () until the member has ended.
       coroutines: Running coroutine of each member.
-      strategies: Strategies of its episodes by number.
+      shared: What parts of its episodes share, by name.
     """
 
     number: int
     task: Task
     episodes: list[tuple[Trajectory, ...]]
     coroutines: list[asyncio.Task[None]] = field(default_factory=list)
-    strategies: dict[int, Strategy] = field(default_factory=dict)
+    shared: dict[Any, Any] = field(default_factory=dict)
 
     def end_early(self, required_episodes: int) -> None:
         """Cancels the running episodes once enough others have ended.

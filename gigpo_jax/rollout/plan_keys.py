@@ -3,12 +3,11 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Part, declare, part_keys
-from gigpo_jax.config.requirements import require, require_default, require_steps
+from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import POSITIVE, one_of
-from gigpo_jax.env_bridge.plans import BELIEF, PLANS, STRATEGY, shows_plans
+from gigpo_jax.env_bridge.plans import PLANS, shows_plans
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
-from gigpo_jax.rollout.summary_keys import check_summary_length
 
 KEYS = part_keys(
     declare(
@@ -51,13 +50,7 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     require(bool(environment.action_tags), config, "env.plan", reason, fix)
     reason = "forks begin without the plan of their state"
     require(not run.train.forks, run, "train.forks", reason, "use 0, or env.plan=none")
-    if env.plan == BELIEF:
-        reason = f"{env.name} has no grader of beliefs"
-        has_grader = environment.beliefs is not None
-        require(has_grader, config, "env.plan", reason, "use alfworld, or leave it out")
-    if env.plan == STRATEGY:
-        check_summary_length(config)
-        require_steps(config, "env.plan", "a strategy", fix)
+    PLANS[env.plan].check(config)
 
 
 PART = Part(KEYS, check=check, check_member=check_member)

@@ -52,7 +52,6 @@ _TRAJECTORY_FIELDS = (
     "reason",
     "words",
     "replaced",
-    "reflection",
 )
 _DIGITS = 6  # after the point, of rewards and advantages
 _TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
@@ -182,8 +181,8 @@ def collect_rollouts(
     """
     finished = finished_steps(trajectories)
     rows = {(step.trajectory, step.place): row for row, step in enumerate(finished)}
-    # A strategy of several episodes is one row, which all of them show.
-    strategies = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_summary}
+    # A text that several episodes share is one row, which all of them show.
+    texts = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_summary}
     if len(rows) != len(credit.total):
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
     group_sizes = np.bincount(credit.anchor_group)
@@ -198,7 +197,7 @@ def collect_rollouts(
                 continue
             row = rows.get((place, number))
             if row is None:
-                row = strategies[id(trajectory.turns[number])]
+                row = texts[id(trajectory.turns[number])]
             steps[number] = replace(
                 step,
                 entropy=None if entropy is None else _round_tokens(entropy[row]),
@@ -304,7 +303,10 @@ def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEp
     fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
     fields |= {name: getattr(task, name) for name in _TASK_FIELDS}
     past = trajectory.past.actions
-    return SavedEpisode(task=task.id, steps=tuple(steps), past=past, **fields)
+    reflection = trajectory.notes.get("reflection", "")
+    return SavedEpisode(
+        task=task.id, steps=tuple(steps), past=past, reflection=reflection, **fields
+    )
 
 
 def _round_tokens(values: np.ndarray) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.rollout.episode import Runner
-from gigpo_jax.rollout.episode_parts import EpisodePlan, Strategy
+from gigpo_jax.rollout.episode_parts import REFLECTION, EpisodePlan
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
@@ -37,7 +37,7 @@ async def rollout(
     pasts: Sequence[Past] | None = None,
     ends: GroupEnd = WHOLE_GROUPS,
     forking: Forking = NO_FORKS,
-    strategy_episodes: int = 1,
+    shares_texts: bool = False,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task.
 
@@ -55,7 +55,7 @@ async def rollout(
         (`trajectory.gives_signal`).
       forking: Number of the `group_size` episodes that begin in states of the others, once these
         have ended, and how the states are chosen. Whole groups only.
-      strategy_episodes: Number of a group's episodes with one strategy, in the order of members.
+      shares_texts: Whether parts of a group's episodes may share what the policy writes.
 
     Returns:
       Trajectories in the order of tasks, of groups of the same place, and of members; those that
@@ -87,17 +87,13 @@ async def rollout(
         settings = runner.settings
         # Room for the trials of each episode: trial t of episode e is member e x trials + t.
         first_member = member * settings.trials
-        number = member // strategy_episodes
-        # Several episodes of a group write and read one object.
-        strategy = group.strategies.setdefault(number, Strategy(number, first_member))
         plan = EpisodePlan(
             group.task,
             group.number,
             first_member,
             key=functools.partial(request_key, settings.seed, iteration, group.number),
             past=past,
-            # Otherwise an episode, or a trial, has its own.
-            strategy=strategy if strategy_episodes > 1 else None,
+            shared=group.shared if shares_texts else None,
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
@@ -166,8 +162,10 @@ async def _play_trials(first_plan: EpisodePlan, runner: Runner, pool: EnvPool) -
         plan = replace(
             first_plan,
             member=first_plan.member + number,
-            reflections=tuple(trial.reflection for trial in trials if trial.reflection),
-            reflection=None if is_last else runner.settings.reflection,
+            reflections=tuple(
+                trial.notes[REFLECTION] for trial in trials if trial.notes.get(REFLECTION)
+            ),
+            is_last_trial=is_last,
         )
         trajectory = await _play_trial(plan, runner, pool)
         trials.append(trajectory)

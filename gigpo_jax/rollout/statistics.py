@@ -9,12 +9,9 @@ from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, gives_signal
 
-# Of `env_bridge.beliefs.BeliefGrade.parts`.
-_BELIEF_PARTS = ("state", "phase", "prediction", "format")
-
 
 def metrics_by_environment(
-    trajectories: Sequence[Trajectory], tasks: Iterable[Task]
+    trajectories: Sequence[Trajectory], tasks: Iterable[Task], turn_metrics: Sequence[str]
 ) -> dict[str, float]:
     """`rollout_metrics` of all trajectories and, with `env.mix`, of each environment.
 
@@ -23,18 +20,19 @@ def metrics_by_environment(
     Args:
       trajectories: Trajectories of this host, aborted and replaced ones included.
       tasks: Tasks of all hosts.
+      turn_metrics: See `rollout_metrics`.
     """
     types_by_label = defaultdict(set)
     for task in tasks:
         types_by_label[task.environment].add(task.type)
     metrics = rollout_metrics(
-        trajectories, finished_steps(trajectories), types_by_label.get("", ())
+        trajectories, finished_steps(trajectories), types_by_label.get("", ()), turn_metrics
     )
     for label in sorted(filter(None, types_by_label)):
         selection = [t for t in trajectories if t.task.environment == label]
         selected_steps = finished_steps(selection)
         for name, value in rollout_metrics(
-            selection, selected_steps, types_by_label[label]
+            selection, selected_steps, types_by_label[label], turn_metrics
         ).items():
             section, quantity, *task_type = name.split("/")
             metrics["/".join((section, quantity, label, *task_type))] = value
@@ -42,7 +40,10 @@ def metrics_by_environment(
 
 
 def rollout_metrics(
-    trajectories: Sequence[Trajectory], steps: Sequence[Step], task_types: Iterable[str]
+    trajectories: Sequence[Trajectory],
+    steps: Sequence[Step],
+    task_types: Iterable[str],
+    turn_metrics: Sequence[str] = (),
 ) -> dict[str, float]:
     """Summarises a rollout over all hosts.
 
@@ -50,6 +51,7 @@ def rollout_metrics(
       trajectories: Trajectories of this host, aborted and replaced ones included.
       steps: Their `finished_steps`.
       task_types: Task types of the whole split, so that all hosts report the same names.
+      turn_metrics: Names in `Turn.metrics`, the same on all hosts.
 
     Returns:
       Means over episodes or steps that were not aborted, those of replaced groups included, so that
@@ -61,7 +63,7 @@ def rollout_metrics(
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]
     turns = [turn for turn in all_turns if not turn.is_summary]
-    # A strategy of several episodes is one response.
+    # A text that several episodes share is one response.
     summaries = {id(turn): turn for turn in all_turns if turn.is_summary}
     responses = [*turns, *summaries.values()]
     # They begin in chosen states: their outcomes are not those of the policy on its tasks.
@@ -88,10 +90,8 @@ def rollout_metrics(
         "rollout/fork_depth": [len(t.past.actions) for t in forks],
         "rollout/fork_success_rate": [t.won for t in forks],
     }
-    beliefs = [turn.belief for turn in turns if turn.belief is not None]
-    samples["belief/stated"] = [belief.is_stated for belief in beliefs]
-    for number, part in enumerate(_BELIEF_PARTS):
-        samples[f"belief/{part}"] = [belief.parts[number] for belief in beliefs]
+    for name in turn_metrics:
+        samples[name] = [turn.metrics[name] for turn in turns if name in turn.metrics]
     for task_type in sorted(filter(None, task_types)):
         samples[f"episode/success_rate/{task_type}"] = [
             t.won for t in whole if t.task.type == task_type

@@ -1,14 +1,16 @@
 """What changes the tasks of a training run from one iteration to the next (docs/tasks.md)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.keys import meets_condition
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
 from gigpo_jax.trajectory import Past, Trajectory
 
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -17,8 +19,20 @@ NO_METRICS: Mapping[str, float] = MappingProxyType({})
 class TaskSource:
     """A memory of earlier iterations, equal on all hosts, on which the next ones depend.
 
-    Every method but `record` and `restore` may be left out.
+    Every method but `start`, `record` and `restore` may be left out.
+
+    Attributes:
+      name: Name of its record in a checkpoint.
+      is_for_training: Whether training runs alone have it; evaluations have the others too.
     """
+
+    name = ""
+    is_for_training = True
+
+    @classmethod
+    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
+        """Makes the memory of a run at its start; an evaluation names no tasks."""
+        raise NotImplementedError
 
     def weights(self) -> np.ndarray | None:
         """Probability of each task of the run, up to an environment's factor; None: its order."""
@@ -33,6 +47,17 @@ class TaskSource:
           The tasks, and where their episodes begin; None: all at the start of their task.
         """
         return tasks, None
+
+    def make_part(self) -> EpisodePart | None:
+        """Makes the part of an episode that reads the memory; None: episodes read nothing."""
+        return None
+
+    def request_notes(self, trajectories: Sequence[Trajectory]) -> list[NoteRequest] | None:
+        """Asks the policy for notes on this host's episodes, before the iteration is added.
+
+        All hosts call this together. None: it never asks for any.
+        """
+        return None
 
     def add(
         self,
@@ -61,22 +86,24 @@ class TaskSource:
         raise NotImplementedError
 
 
-# The sources by the name of their record in a checkpoint, in the order in which they learn.
-SOURCES: ReferenceTable[Callable[[ConfigDict, Sequence[Task]], TaskSource]] = ReferenceTable(
+# The sources in the order in which they learn, by what needs them
+# (`config.keys.meets_condition`).
+SOURCES: ReferenceTable[type[TaskSource]] = ReferenceTable(
     {
-        "curriculum": "gigpo_jax.rollout.curriculum:make_curriculum",
-        "earlier_starts": "gigpo_jax.rollout.earlier_starts:make_earlier_starts",
-        "library": "gigpo_jax.methods.slea.experience:make_library",
+        "train.curriculum=success": "gigpo_jax.rollout.curriculum:Curriculum",
+        "train.earlier_starts": "gigpo_jax.rollout.earlier_starts:EarlierStarts",
+        "train.experience": "gigpo_jax.methods.slea.experience:Library",
     }
 )
 
 
-def make_sources(config: ConfigDict, tasks: Sequence[Task]) -> dict[str, TaskSource]:
-    """Makes the sources that a training run's config asks for."""
-    train = config.train
-    needed = {
-        "curriculum": train.curriculum == "success",
-        "earlier_starts": train.earlier_starts > 0,
-        "library": train.experience > 0,
+def make_sources(
+    config: ConfigDict, tasks: Sequence[Task], *, is_training: bool
+) -> dict[str, TaskSource]:
+    """Makes the sources that a config asks for, by name."""
+    needed = [SOURCES[condition] for condition in SOURCES if meets_condition(config, condition)]
+    return {
+        source.name: source.start(config, tasks)
+        for source in needed
+        if is_training or not source.is_for_training
     }
-    return {name: SOURCES[name](config, tasks) for name in SOURCES if needed[name]}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -28,17 +28,14 @@ from gigpo_jax.rollout.environment import (
     step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, Runner
-from gigpo_jax.rollout.episode_parts import WRITERS
-from gigpo_jax.rollout.episode_settings import EpisodeSettings, FindLessons
+from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Past, Trajectory
-
-if TYPE_CHECKING:
-    from gigpo_jax.env_bridge.lessons import Lesson
 
 # Numbers and quoted text, in which two reasons of one kind differ.
 COUNT_S = 1.0  # time between two counts of tokens beside a bar
@@ -49,10 +46,10 @@ class RolloutWorker:
     """Plays episodes; close it when done.
 
     Attributes:
-      find_lessons: See `EpisodeSettings`.
+      parts: Parts of every episode, before those of its config; see `EpisodeSettings`.
     """
 
-    find_lessons: FindLessons | None = None
+    parts: Sequence[Callable[[], EpisodePart | None]] = ()
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class RolloutWorker:
         pasts: Sequence[Past] | None = None,
         ends: GroupEnd = WHOLE_GROUPS,
         forking: Forking = NO_FORKS,
-        strategy_episodes: int = 1,
+        shares_texts: bool = False,
         is_training: bool = False,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task.
@@ -124,7 +121,7 @@ class RolloutWorker:
         Each has up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, pasts, ends, forking, strategy_episodes: See
+          tasks, group_size, iteration, first_group, pasts, ends, forking, shares_texts: See
             `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
@@ -136,14 +133,11 @@ class RolloutWorker:
             pasts = await self._find_starts(tasks, iteration, first_group)
         settings = {}
         for environment in self._environments:
-            settings[environment.label] = self._settings(environment, temperature)
+            label = environment.label
+            settings[label] = self._settings(environment, temperature, is_training)
             if is_training:
-                env = environment.config.env
-                settings[environment.label] = replace(
-                    settings[environment.label],
-                    max_steps=step_limit(env, iteration),
-                    resample_turns=env.resample_turns,
-                )
+                max_steps = step_limit(environment.config.env, iteration)
+                settings[label] = replace(settings[label], max_steps=max_steps)
         episodes = group_size * sum(settings[task.environment].trials for task in tasks)
         # Groups that are replaced add episodes: their number is not known.
         total = None if any(ends.spares) else episodes
@@ -172,7 +166,7 @@ class RolloutWorker:
                     pasts=pasts,
                     ends=ends,
                     forking=forking,
-                    strategy_episodes=strategy_episodes,
+                    shares_texts=shares_texts,
                 )
             finally:
                 counting.cancel()
@@ -190,31 +184,35 @@ class RolloutWorker:
             rate = tokens / (time.monotonic() - start_s)
             bar.note(f"{tokens:,} tokens, {rate:.0f} tokens/s")
 
-    def _settings(self, environment: RunEnvironment, temperature: float) -> EpisodeSettings:
+    def _settings(
+        self, environment: RunEnvironment, temperature: float, is_training: bool
+    ) -> EpisodeSettings:
         settings = episode_settings(
             environment.config,
             temperature=temperature,
             stop_token_ids=self.tokenizer.stop_token_ids,
             examples=self._examples.get(environment.label, NO_EXAMPLES),
+            is_training=is_training,
         )
-        return replace(settings, find_lessons=self.find_lessons)
+        return replace(settings, parts=(*self.parts, *settings.parts))
 
-    async def write_lessons(
-        self, episodes: "Sequence[tuple[Trajectory, Lesson]]", *, iteration: int, temperature: float
+    async def write_notes(
+        self, requests: Sequence[NoteRequest], *, iteration: int, temperature: float
     ) -> None:
-        """Writes lessons about finished episodes, into them."""
-        write_lesson = WRITERS["lesson"]
-        environments = {environment.label: environment for environment in self._environments}
-
-        async def write(trajectory: Trajectory, lesson: "Lesson") -> None:
-            environment = environments[trajectory.task.environment]
-            settings = self._settings(environment, temperature)
+        """Writes notes on finished episodes of training, into them."""
+        runners = {}
+        for environment in self._environments:
+            settings = self._settings(environment, temperature, is_training=True)
             runner = EpisodeRunner(self.engine, self.tokenizer, settings, vision=self._vision)
-            key = functools.partial(request_key, settings.seed, iteration, trajectory.group)
-            text = await write_lesson(runner, trajectory, lesson.zone, key)
-            trajectory.lesson = lesson._replace(text=text)
+            runners[environment.label] = runner
 
-        await asyncio.gather(*(write(*episode) for episode in episodes))
+        async def write(request: NoteRequest) -> None:
+            runner = runners[request.trajectory.task.environment]
+            group = request.trajectory.group
+            key = functools.partial(request_key, runner.settings.seed, iteration, group)
+            await runner.review_episode(request, key)
+
+        await asyncio.gather(*map(write, requests))
 
     async def _find_starts(
         self, tasks: Sequence[Task], iteration: int, first_group: int

@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout import earlier_starts
-from gigpo_jax.rollout.earlier_starts import EarlierStarts, make_earlier_starts
+from gigpo_jax.rollout.earlier_starts import EarlierStarts
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import (
@@ -194,7 +194,7 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
         return config
 
     config = resolve(change(**{"train.earlier_starts": 0.3}))
-    starts = make_earlier_starts(config, TASKS)
+    starts = EarlierStarts.start(config, TASKS)
     assert starts is not None
     assert starts._groups == 4  # of 16, rounded down
     for key, value, reason in (

@@ -122,7 +122,7 @@ def test_saved_forks_are_replayed_and_measured_from_their_states(tmp_path: Path)
     repeated = replay_episodes(
         registry.make("example"),
         read_rollouts(path).episodes,
-        window=SETTINGS.history,
+        SETTINGS,
         prompt=prompt,
     )
     for episode, other in zip(episodes, repeated, strict=True):

@@ -2,18 +2,22 @@
 
 import asyncio
 import dataclasses
+import functools
 import random
 
 import numpy as np
 
+from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion
-from gigpo_jax.env_bridge.plans import plan_parser, read_subgoal
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.methods.hiper.subgoals import read_subgoal, subgoal_parser
+from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER, StrategyPart
 from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.rollout import rollout
@@ -27,7 +31,7 @@ from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn
 TAGS = "<switch></switch><subgoal></subgoal>"
 TOKENIZER = word_tokenizer(["plan keep switch find the coin pearl ring open drawer did now", TAGS])
 SUBGOALS = dataclasses.replace(
-    SETTINGS, plan="subgoal", parse=plan_parser(EXAMPLE.parse, "subgoal"), prompt_tokens=96
+    SETTINGS, plan="subgoal", parse=subgoal_parser(EXAMPLE.parse), prompt_tokens=96
 )
 
 
@@ -47,7 +51,17 @@ class Planner(StandIn):
         return Completion(ids, np.zeros(len(ids), np.float32), "stop", 0)
 
 
-STRATEGIES = dataclasses.replace(SETTINGS, plan="strategy", summary_tokens=5, prompt_tokens=96)
+def strategies(episodes: int = 1) -> EpisodeSettings:
+    """Settings with a strategy for each `episodes` of a group."""
+    config = default_config()
+    config.train.strategy_episodes = episodes
+    config.sampling.max_summary_tokens = 5
+    return dataclasses.replace(
+        SETTINGS,
+        plan="strategy",
+        prompt_tokens=96,
+        parts=[functools.partial(StrategyPart, config)],
+    )
 
 
 class Strategist(Planner):
@@ -63,19 +77,27 @@ class Strategist(Planner):
         return Completion(ids, np.full(len(ids), -1.5, np.float32), "stop", 0)
 
 
-def play_strategies(**settings):
+def play_strategies(episodes: int = 1, **settings):
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         engine = Strategist()
-        runner = EpisodeRunner(engine, TOKENIZER, STRATEGIES)
+        runner = EpisodeRunner(engine, TOKENIZER, strategies(episodes))
         tasks = pool.tasks("train")[:2]
-        play = rollout(tasks, {"": (runner, pool)}, group_size=6, iteration=0, **settings)
+        play = rollout(
+            tasks, {"": (runner, pool)}, group_size=6, iteration=0, shares_texts=True, **settings
+        )
         return asyncio.run(play), engine
 
 
+def numbers(trajectory) -> set[int]:
+    return {turn.extra[STRATEGY_NUMBER] for turn in trajectory.turns}
+
+
 def test_episodes_of_a_strategy_share_one_turn() -> None:
-    trajectories, engine = play_strategies(strategy_episodes=3)
+    trajectories, engine = play_strategies(3)
     first_turns = [trajectory.turns[0] for trajectory in trajectories]
-    assert [trajectory.strategy for trajectory in trajectories] == [0, 0, 0, 1, 1, 1] * 2
+    assert [numbers(trajectory) for trajectory in trajectories] == [{0}] * 3 + [{1}] * 3 + [
+        {0}
+    ] * 3 + [{1}] * 3
     for first in range(0, 12, 3):
         assert all(turn is first_turns[first] for turn in first_turns[first : first + 3])
         assert first_turns[first].is_summary
@@ -95,7 +117,7 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
 
     steps = finished_steps(trajectories)
     rows = [step for step in steps if step.turn.is_summary]
-    assert [(row.group, row.strategy, row.trajectory) for row in rows] == [
+    assert [(row.group, row.turn.extra[STRATEGY_NUMBER], row.trajectory) for row in rows] == [
         (0, 0, 0),
         (0, 1, 3),
         (1, 0, 6),
@@ -108,12 +130,12 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
     tokens = sum(len(step.turn.response_tokens) for step in steps)
     assert metrics["rollout/generated_tokens"] == tokens
     computed = Strategies().compute_columns(ScoredSteps(steps, (None, None), None))
-    assert computed["strategy"].tolist() == [step.strategy for step in steps]
+    assert computed["strategy"].tolist() == [step.turn.extra[STRATEGY_NUMBER] for step in steps]
 
 
 def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:
-    trajectories, _ = play_strategies(strategy_episodes=3)
-    again, _ = play_strategies(strategy_episodes=3)
+    trajectories, _ = play_strategies(3)
+    again, _ = play_strategies(3)
     assert [t.turns[0].action for t in again] == [t.turns[0].action for t in trajectories]
     alone, _ = play_strategies()
     assert len({id(trajectory.turns[0]) for trajectory in alone}) == 12
@@ -132,22 +154,22 @@ def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:
     repeated = replay_episodes(
         env,
         saved.episodes,
-        window=STRATEGIES.history,
+        strategies(3),
         prompt=lambda observation, history: (
-            STRATEGIES.prompt(observation, history, encode),
+            strategies(3).prompt(observation, history, encode),
             None,
         ),
-        plan_kind="strategy",
-        strategy_episodes=3,
     )
     assert [[turn.plan for turn in t.turns] for t in repeated] == [
         [turn.plan for turn in t.turns] for t in trajectories
     ]
-    assert [t.strategy for t in repeated] == [t.strategy for t in trajectories]
+    assert [*map(numbers, repeated)] == [*map(numbers, trajectories)]
+    # Shared turns are one row of the learner again.
+    assert len(finished_steps(repeated)) == len(finished_steps(trajectories))
 
 
 def test_saved_episodes_of_a_strategy_show_the_credit_of_its_row() -> None:
-    trajectories, _ = play_strategies(strategy_episodes=3)
+    trajectories, _ = play_strategies(3)
     trajectories[1].won = True  # not the episode whose row the strategy is
     trajectories[2].abort("the environment failed", policy_dependent=False)
     numbers = np.arange(len(finished_steps(trajectories)), dtype=np.float32)

@@ -52,7 +52,7 @@ def example(text: str = "") -> Rollouts:
             [turn(1.0)],
             aborted=True,
             reason="engine: " + NASTY,
-            reflection="Next: " + NASTY,
+            notes={"reflection": "Next: " + NASTY},
         ),
         Trajectory(
             task, 0, 1, [turn(1.0, text), turn(10.0, text)], won=True, score=1.0, words="look up"

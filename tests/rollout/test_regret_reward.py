@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import Compact, History, Prompt, build_prompt
-from gigpo_jax.env_bridge.types import Observation, StepResult
+from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.read_record import read_rollouts
@@ -121,7 +121,7 @@ def save(episodes: Sequence[Trajectory]) -> Rollouts:
     )
 
 
-def replay(rollouts: Rollouts, reward: Callable[[StepResult], float]) -> list[Trajectory]:
+def replay(rollouts: Rollouts, settings: EpisodeSettings) -> list[Trajectory]:
     def prompt(observation: Observation, history: History) -> tuple[Prompt, None]:
         built = build_prompt(
             SETTINGS.template,
@@ -134,9 +134,7 @@ def replay(rollouts: Rollouts, reward: Callable[[StepResult], float]) -> list[Tr
         return built, None
 
     env = registry.make("numberline", **OPTIONS)
-    return replay_episodes(
-        env, rollouts.episodes, window=SETTINGS.history, prompt=prompt, reward=reward
-    )
+    return replay_episodes(env, rollouts.episodes, settings, prompt=prompt)
 
 
 def test_saved_episodes_replay_with_the_rewards_of_the_run(pool: EnvPool, tmp_path: Path) -> None:
@@ -148,9 +146,9 @@ def test_saved_episodes_replay_with_the_rewards_of_the_run(pool: EnvPool, tmp_pa
     saved = [step.regret for episode in rollouts.episodes for step in episode.steps]
     assert saved == [turn.regret for episode in episodes for turn in episode.turns]
     settings = dataclasses.replace(SETTINGS, regret_reward=0.25)
-    repeated = replay(rollouts, settings.reward)
+    repeated = replay(rollouts, settings)
     assert [turn.reward for episode in repeated for turn in episode.turns] == [
         turn.reward for episode in episodes for turn in episode.turns
     ]
     with pytest.raises(InputError, match="answered the same actions differently"):
-        replay(rollouts, SETTINGS.reward)
+        replay(rollouts, SETTINGS)

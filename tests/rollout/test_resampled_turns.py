@@ -1,11 +1,15 @@
 """Turns that hesitate as the turn before are sampled again, and what is thrown away is counted."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
+from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.methods.t2po.episode_part import ResamplingPart
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.forks import _list_visits
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import finished_steps
@@ -27,19 +31,24 @@ class Unsure(StandIn):
         return dataclasses.replace(completion, logprobs=logprobs)
 
 
-def play_turns(pool, **changes):
+def sample_again(repeats: int) -> EpisodeSettings:
+    config = default_config()
+    config.env.resample_turns = repeats
+    return dataclasses.replace(SETTINGS, parts=[functools.partial(ResamplingPart, config)])
+
+
+def play_turns(pool, settings=SETTINGS):
     engine = Unsure()
-    settings = dataclasses.replace(SETTINGS, **changes)
     return play(pool, engine, settings=settings, groups=3), engine
 
 
 def test_a_turn_is_sampled_again_while_its_uncertainty_hardly_changes() -> None:
-    again = {"resample_turns": 2}
+    again = sample_again(2)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
-        trajectories, engine = play_turns(pool, **again)
-        repeated, _ = play_turns(pool, **again)
+        trajectories, engine = play_turns(pool, again)
+        repeated, _ = play_turns(pool, again)
         plain, _ = play_turns(pool)
-        none, _ = play_turns(pool, resample_turns=2, resample_change=1e-9)
+        none, _ = play_turns(pool, sample_again(0))
     assert same(trajectories, repeated)
     assert same(plain, none)
     tokens = 0
@@ -84,11 +93,10 @@ def test_entropies_take_the_place_of_estimates() -> None:
             logprobs = entropies - 7.0 * np.arange(len(entropies), dtype=np.float32)
             return dataclasses.replace(completion, logprobs=logprobs, entropies=entropies)
 
-    again = {"resample_turns": 2}
-    settings = dataclasses.replace(SETTINGS, **again)
+    again = sample_again(2)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
-        estimated, _ = play_turns(pool, **again)
-        known = play(pool, Sure(), settings=settings, groups=3)
+        estimated, _ = play_turns(pool, again)
+        known = play(pool, Sure(), settings=again, groups=3)
     assert any(trajectory.discarded for trajectory in known)
     assert [t.discarded for t in known] == [t.discarded for t in estimated]
     visits = _list_visits([(t, number) for t in known for number in range(len(t.turns))])

@@ -2,10 +2,12 @@
 
 import dataclasses
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 
+from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.conversations import (
@@ -19,6 +21,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.methods.mem_agent.episode_part import SummariesPart
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
@@ -39,7 +42,15 @@ from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 CHAT = registry.find_style("example", "chat_compact")
 EOS = TOKENIZER.stop_token_ids[0]
 LIMITS = SummaryLimits(response=20, summary=16)
-WRITING = dataclasses.replace(SETTINGS, template=CHAT, prompt_tokens=130, summary_tokens=16)
+CONFIG = default_config()
+CONFIG.sampling.max_summary_tokens = 16
+WRITING = dataclasses.replace(
+    SETTINGS,
+    template=CHAT,
+    prompt_tokens=130,
+    summary_tokens=16,
+    parts=[partial(SummariesPart, CONFIG)],
+)
 encode = prompt_encoder(TOKENIZER, None)
 REQUEST = 3 + len(TOKENIZER.encode("summary"))  # <eos> of a response without one, <bos> and <sep>
 
@@ -335,7 +346,7 @@ def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
     repeated = replay_episodes(
         env,
         rollouts.episodes,
-        window=WRITING.history,
+        WRITING,
         prompt=lambda now, history: (WRITING.prompt(now, history, encode), None),
     )
     for trajectory, again in zip(trajectories, repeated, strict=True):

@@ -9,6 +9,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,16 +18,19 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.agents import AGENTS
 from gigpo_jax.env_bridge.conversations import make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
+from gigpo_jax.methods.reflexion.episode_part import ReflectionsPart
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_parts import REFLECTION
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory
@@ -37,6 +41,9 @@ AGENT = AGENTS["reflexion"]
 ABOUT = registry.find_introduction("example")
 assert AGENT.template is not None
 assert AGENT.reflection is not None
+CONFIG = default_config()
+CONFIG.agent = "reflexion"
+CONFIG.env.name = "example"
 SETTINGS = EpisodeSettings(
     template=AGENT.template(ABOUT, {}),
     parse=AGENT.make_parser(EXAMPLE.parse, response_text),
@@ -45,7 +52,7 @@ SETTINGS = EpisodeSettings(
     seed=3,
     sampling=SamplingParams(temperature=0.7, max_tokens=80, stop_strings=AGENT.stop),
     trials=4,
-    reflection=AGENT.reflection(ABOUT),
+    parts=[partial(ReflectionsPart, CONFIG)],
 )
 
 
@@ -158,7 +165,7 @@ def test_a_task_is_tried_until_it_is_done_and_prompts_show_every_note() -> None:
                     for n, t in enumerate(past, step - len(past) + 1)
                 )
             if trial.won or number == 3:
-                assert trial.reflection == "", "nobody would read it"
+                assert trial.notes.get(REFLECTION, "") == "", "nobody would read it"
             else:
                 prompt, params = asked.pop(request_key(3, -1, group, number, 4))
                 assert (params.stop_strings, params.max_tokens) == ((), 80)
@@ -169,9 +176,9 @@ def test_a_task_is_tried_until_it_is_done_and_prompts_show_every_note() -> None:
                     assert f"Observation {step}: {turn.observation}" in prompt
                     assert f"Action {step + 1}: {turn.action}" in prompt
                 assert "- open drawer" not in prompt
-                assert trial.reflection.startswith("Open drawer ")
-                assert trial.reflection.endswith(" first.")
-                notes.append(trial.reflection)
+                assert trial.notes.get(REFLECTION, "").startswith("Open drawer ")
+                assert trial.notes.get(REFLECTION, "").endswith(" first.")
+                notes.append(trial.notes.get(REFLECTION, ""))
     assert not asked, "nothing else was asked"
 
 
@@ -198,7 +205,7 @@ def test_trials_are_conversations_whose_system_messages_have_the_notes() -> None
             for number, turn in enumerate(others, 1):
                 # The new message alone.
                 assert turn.prompt.startswith(f"Observation {number}: {turn.observation}")
-            notes.append(trial.reflection)
+            notes.append(trial.notes.get(REFLECTION, ""))
     # A note is asked for in a prompt of its own, which shows what was done.
     asked = [prompt for prompt, _ in engine.requests if "note to yourself" in prompt]
     assert len(asked) == sum(len(trials) - 1 for trials in groups.values())
@@ -211,7 +218,7 @@ def test_trials_do_not_depend_on_batching() -> None:
 
 def test_without_reflections_trials_are_independent() -> None:
     engine = Talker()
-    alone = dataclasses.replace(SETTINGS, reflection=None)
+    alone = dataclasses.replace(SETTINGS, parts=())
     first = play(engine, settings=dataclasses.replace(alone, trials=1))
     assert [trial.member for trial in first] == [0] * 12
     engine = Talker()
@@ -276,6 +283,6 @@ def test_the_real_engine_tries_and_reflects_the_same_way_in_any_company(
     assert same(crowd, play(tiny_engine, settings=settings, tasks=4, places=1))
     assert [trial.member for trial in crowd] == [0, 1] * 4
     for first, second in zip(crowd[::2], crowd[1::2], strict=True):
-        assert first.reflection
-        assert second.reflection == ""
-        assert all(f"failed: {first.reflection}" in turn.prompt for turn in second.turns)
+        assert first.notes.get(REFLECTION, "")
+        assert second.notes.get(REFLECTION, "") == ""
+        assert all(f"failed: {first.notes[REFLECTION]}" in turn.prompt for turn in second.turns)

@@ -28,7 +28,11 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.gae import whiten
-from gigpo_jax.rl.types import RESPONSE_PARTS, StepColumns
+from gigpo_jax.rl.types import StepColumns
+
+# Values of the critic of plans, and the parts of a response whose tokens they teach.
+PLAN_VALUES = ("low", "high", "switch")
+RESPONSE_PARTS = ("action", "subgoal", "switch")
 
 # The values of the authors' code.
 SEGMENT_LAM = 0.95  # lambda of GAE from segment to segment

@@ -16,9 +16,10 @@ from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.base import CreditedSteps
 from gigpo_jax.learner.signals.critic import Critic, ReadValues
-from gigpo_jax.learner.spans import PartReader, part_reader
+from gigpo_jax.methods.hiper.advantages import PLAN_VALUES
+from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import PLAN_VALUES, Column, ValueTargets
+from gigpo_jax.rl.types import Column, ValueTargets
 
 _THREE = np.dtype((np.float32, len(PLAN_VALUES)))  # three numbers a token
 

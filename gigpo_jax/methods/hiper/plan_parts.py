@@ -9,10 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.env_bridge.plans import SUBGOAL, SubgoalResponse, read_subgoal
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
-from gigpo_jax.learner.spans import PartReader, part_reader
+from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader
+from gigpo_jax.methods.hiper.subgoals import SUBGOAL, SubgoalResponse, read_subgoal
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step

@@ -9,9 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.env_bridge.plans import BELIEF
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.methods.rebel.beliefs import BELIEF
+from gigpo_jax.methods.rebel.episode_part import GRADE
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
@@ -27,7 +28,7 @@ class BeliefGrades(Signal):
                 "float32",
                 4,
                 "grades of the response's belief: state, phase, prediction and format "
-                "(`env_bridge.beliefs`)",
+                "(`beliefs.BeliefGrade`)",
             ),
             "task_type": Column("uint32", 2, "hash of the task type"),
         }
@@ -54,10 +55,10 @@ class BeliefGrades(Signal):
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """Keys and task types, [N, 2] u32 hashes, and grades, [N, 4] f32."""
-        grades = [step.turn.belief for step in scored.steps]
         # The check of the config: with this plan every turn has a grade.
-        keys = [anchor_hash(grade.key) for grade in grades if grade is not None]
-        parts = [grade.parts for grade in grades if grade is not None]
+        grades = [step.turn.extra[GRADE] for step in scored.steps]
+        keys = [anchor_hash(grade.key) for grade in grades]
+        parts = [grade.parts for grade in grades]
         # Types of two environments of a mix are two types, whatever their names.
         types = [anchor_hash(f"{step.environment}/{step.type}") for step in scored.steps]
         return {

@@ -2,20 +2,35 @@
 
 from dataclasses import replace
 
-from gigpo_jax.env_bridge.beliefs import grade_response
+from ml_collections import ConfigDict
+
+from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.envs import registry
+from gigpo_jax.methods.rebel.beliefs import BeliefGrader, grade_response
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
-from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.trajectory import Turn
+
+GRADE = "belief"  # name in `Turn.extra`
 
 
 class BeliefsPart(EpisodePart):
     """Grades the belief of each turn by the observations of the episode."""
 
-    def __init__(self, settings: EpisodeSettings) -> None:
+    # In the order of `BeliefGrade.parts`, behind the first one.
+    metrics = (
+        "belief/stated",
+        "belief/state",
+        "belief/phase",
+        "belief/prediction",
+        "belief/format",
+    )
+
+    def __init__(self, config: ConfigDict) -> None:
         """Makes the grader of the episode."""
-        assert settings.make_grader is not None
-        self._grader = settings.make_grader()
+        beliefs = registry.spec(config.env.name).beliefs
+        assert beliefs is not None  # `check_beliefs`
+        self._grader: BeliefGrader = build_object(beliefs.grader, {})
 
     def observe(self, observation: Observation) -> None:
         """Shows the grader an observation."""
@@ -30,4 +45,7 @@ class BeliefsPart(EpisodePart):
             admissible=turn.admissible,
             feedback=turn.feedback,
         )
-        return replace(turn, belief=belief)
+        numbers = dict(zip(self.metrics, (belief.is_stated, *belief.parts), strict=True))
+        return replace(
+            turn, extra={**turn.extra, GRADE: belief}, metrics={**turn.metrics, **numbers}
+        )

@@ -1,40 +1,41 @@
 """The reflection that a policy writes after a failed trial (docs/agents.md)."""
 
-from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS
+from ml_collections import ConfigDict
+
+from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS, find_agent
 from gigpo_jax.env_bridge.prompts import History
-from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
-from gigpo_jax.rollout.episode_settings import EpisodeSettings
+from gigpo_jax.envs import registry
+from gigpo_jax.rollout.episode_parts import REFLECTION, Episode, EpisodePart
 from gigpo_jax.trajectory import Turn
 
 
 class ReflectionsPart(EpisodePart):
     """Lets the policy write a reflection on a trial that was not won, if another one follows."""
 
-    def __init__(self, settings: EpisodeSettings) -> None:
-        """Takes the settings of the episode."""
-        self._max_steps = settings.max_steps
+    def __init__(self, config: ConfigDict) -> None:
+        """Finds the agent's prompt for a reflection; some agents have none."""
+        make_template = find_agent(config.agent).reflection
+        introduction = registry.find_introduction(config.env.name)
+        self._template = None if make_template is None else make_template(introduction)
         self._history: History | None = None
 
-    def after_turn(self, episode: Episode, turn: Turn) -> Turn:
-        """Adds the turn to what the reflection sees: every step, where prompts show the last."""
+    def _find_history(self, episode: Episode) -> History:
+        """Every step of the episode so far, where prompts of actions show the last ones."""
         if self._history is None:
             plan = episode.plan
-            self._history = History(self._max_steps, plan.task.type, plan.reflections)
+            self._history = History(episode.max_steps, plan.task.type, plan.reflections)
+        return self._history
+
+    def after_turn(self, episode: Episode, turn: Turn) -> Turn:
+        """Adds the turn to what the reflection sees."""
         observation = episode.observation
-        self._history.add(observation.text, turn.action, turn.thought, observation.images)
+        history = self._find_history(episode)
+        history.add(observation.text, turn.action, turn.thought, observation.images)
         return turn
 
     async def at_end(self, episode: Episode) -> None:
         """Writes the reflection."""
-        plan = episode.plan
-        if plan.reflection is None or episode.trajectory.won:
+        if self._template is None or episode.plan.is_last_trial or episode.trajectory.won:
             return
-        history = self._history or History(self._max_steps, plan.task.type, plan.reflections)
-        episode.trajectory.reflection = await episode.writer.write_note(
-            plan.reflection,
-            episode.observation,
-            history,
-            plan,
-            episode.trajectory,
-            REFLECTION_TOKENS,
-        )
+        history = self._find_history(episode)
+        await episode.write_note(REFLECTION, self._template, history, REFLECTION_TOKENS)

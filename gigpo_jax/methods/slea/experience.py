@@ -15,20 +15,30 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_rows
 from gigpo_jax.devices.host_records import all_records
-from gigpo_jax.env_bridge.lessons import STRATEGIES, WARNINGS, ZONES, Lesson, count_shown
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.similarity import least_match, resembles
 from gigpo_jax.learner.step_columns import JoinRows
+from gigpo_jax.methods.slea.episode_part import LessonsPart
+from gigpo_jax.methods.slea.lessons import (
+    LESSON_TOKENS,
+    STRATEGIES,
+    WARNINGS,
+    ZONES,
+    LessonRequest,
+    count_shown,
+)
+from gigpo_jax.rollout.episode_parts import NoteRequest
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import Trajectory
 
+LESSON = "lesson"  # name of the note
 EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
 SIMILARITY = 0.85  # of SLEA-RL, for states and for lessons
 # Lessons of each zone. More are slow to search on the host: a state is compared with each.
@@ -61,6 +71,9 @@ class Library(TaskSource):
       updates: Number of iterations whose lessons it has.
     """
 
+    name = "library"
+    is_for_training = False
+
     def __init__(self, warmup: int, capacity: int) -> None:
         """Starts without lessons.
 
@@ -74,6 +87,12 @@ class Library(TaskSource):
         self.updates = 0
         # (task kind, state) -> first member of its cluster, None: of none. Searches take long.
         self._found: dict[tuple[str, str], str | None] = {}
+
+    @classmethod
+    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
+        """The library of a run at its start, where `train.experience` asks for one."""
+        del tasks
+        return cls(config.train.experience, CAPACITY)
 
     def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The best strategies and warnings for a state, best first.
@@ -159,11 +178,18 @@ class Library(TaskSource):
                 assigned[first] = None
         return list(assigned)
 
-    def choose_episodes(
-        self, trajectories: Sequence[Trajectory]
-    ) -> list[tuple[Trajectory, Lesson]]:
-        """Chooses episodes of this host for lessons; see `choose_episodes`."""
-        return choose_episodes(trajectories, all_rows)
+    def make_part(self) -> LessonsPart:
+        """Makes the part of an episode that shows lessons."""
+        return LessonsPart(self.find_lessons)
+
+    def request_notes(self, trajectories: Sequence[Trajectory]) -> list[NoteRequest]:
+        """Asks for lessons on the episodes of `choose_episodes`."""
+        return [
+            NoteRequest(
+                trajectory, LESSON, functools.partial(LessonRequest, zone=zone), LESSON_TOKENS
+            )
+            for trajectory, zone in choose_episodes(trajectories, all_rows)
+        ]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -183,12 +209,6 @@ class Library(TaskSource):
         self._found.clear()
 
 
-def make_library(config: ConfigDict, tasks: Sequence[Task]) -> Library:
-    """The library of a run at its start, where `train.experience` asks for one."""
-    del tasks
-    return Library(config.train.experience, CAPACITY)
-
-
 def _is_similar(text: str, first: str) -> bool:
     if text == first:
         return True
@@ -205,9 +225,41 @@ def _count_letters(text: str) -> Counter[str]:
     return Counter(text)
 
 
+class RatedEpisode(NamedTuple):
+    """An episode that a lesson may be about.
+
+    Attributes:
+      trajectory: The episode.
+      zone: One of `ZONES`.
+      score: Distance of the episode's return to the mean of its task, > 0.
+    """
+
+    trajectory: Trajectory
+    zone: str
+    score: float
+
+
+def rate_episodes(trajectories: Sequence[Trajectory]) -> list[RatedEpisode]:
+    """Rates the episodes of whole groups that did better and won, or worse and lost."""
+    played = [t for t in trajectories if not (t.aborted or t.replaced or t.is_forked)]
+    returns: dict[int, list[float]] = {}
+    for trajectory in played:
+        returns.setdefault(trajectory.group, []).append(_penalized_return(trajectory))
+    rated = []
+    for trajectory in played:
+        mean = sum(returns[trajectory.group]) / len(returns[trajectory.group])
+        distance = _penalized_return(trajectory) - mean
+        zone = STRATEGIES if trajectory.won else WARNINGS
+        score = distance if trajectory.won else -distance
+        # Where all episodes of a task end alike there is nothing to tell.
+        if score > 1e-6:
+            rated.append(RatedEpisode(trajectory, zone, score))
+    return rated
+
+
 def choose_episodes(
     trajectories: Sequence[Trajectory], join: JoinRows
-) -> list[tuple[Trajectory, Lesson]]:
+) -> list[tuple[Trajectory, str]]:
     """Chooses this host's episodes for lessons, from the best won and worst lost ones of all hosts.
 
     The distance of their return to the mean of their task decides. All hosts call this together.
@@ -216,22 +268,12 @@ def choose_episodes(
       trajectories: Trajectories of this host, whole groups.
       join: Function that joins the rows of all hosts.
     """
-    played = [t for t in trajectories if not (t.aborted or t.replaced or t.is_forked)]
-    returns: dict[int, list[float]] = {}
-    for trajectory in played:
-        returns.setdefault(trajectory.group, []).append(_penalized_return(trajectory))
     rows = []
-    candidates: dict[tuple[int, int], tuple[Trajectory, Lesson]] = {}
-    for trajectory in played:
-        mean = sum(returns[trajectory.group]) / len(returns[trajectory.group])
-        distance = _penalized_return(trajectory) - mean
-        zone = STRATEGIES if trajectory.won else WARNINGS
-        score = distance if trajectory.won else -distance
-        # Where all episodes of a task end alike there is nothing to tell.
-        if score > 1e-6:
-            key = (trajectory.group, trajectory.member)
-            candidates[key] = (trajectory, Lesson(zone, score))
-            rows.append((ZONES.index(zone), -score, *key))
+    candidates: dict[tuple[int, int], tuple[Trajectory, str]] = {}
+    for trajectory, zone, score in rate_episodes(trajectories):
+        key = (trajectory.group, trajectory.member)
+        candidates[key] = (trajectory, zone)
+        rows.append((ZONES.index(zone), -score, *key))
     table = join(np.array(rows, np.float32).reshape(-1, 4))
     chosen = []
     for zone_number in range(len(ZONES)):
@@ -250,12 +292,14 @@ def _penalized_return(trajectory: Trajectory) -> float:
 def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dict[str, Any]]:
     """The lessons of all hosts, in one order on each; all hosts call this together."""
     records = []
-    for trajectory in trajectories:
-        lesson = trajectory.lesson
-        if lesson is not None and lesson.text:
+    for trajectory, zone, score in rate_episodes(trajectories):
+        text = trajectory.notes.get(LESSON)
+        if text:
             states = [turn.anchor for turn in trajectory.turns if not turn.is_summary]
             record = {
-                **lesson._asdict(),
+                "zone": zone,
+                "score": score,
+                "text": text,
                 "kind": trajectory.task.kind,
                 "states": list(dict.fromkeys(states)),
                 "place": [trajectory.group, trajectory.member],

@@ -9,8 +9,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.env_bridge.plans import STRATEGY
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER
+from gigpo_jax.methods.strata.plan import STRATEGY
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step
@@ -46,8 +47,10 @@ class Strategies(Signal):
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
         """Whether episodes share strategies."""
         del config, policy
-        strategies = {(step.group, step.strategy) for step in steps}
-        return len(strategies) < len({step.trajectory for step in steps})
+        strategies = {(step.group, step.turn.extra.get(STRATEGY_NUMBER)) for step in steps}
+        # Some of them, and not of each episode its own.
+        has_numbers = None not in {number for _, number in strategies}
+        return has_numbers and len(strategies) < len({step.trajectory for step in steps})
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
@@ -57,4 +60,5 @@ class Strategies(Signal):
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """The number of each step's strategy, [N] i32."""
-        return {"strategy": np.array([step.strategy for step in scored.steps], np.int32)}
+        numbers = [step.turn.extra[STRATEGY_NUMBER] for step in scored.steps]
+        return {"strategy": np.array(numbers, np.int32)}

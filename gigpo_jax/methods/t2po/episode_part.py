@@ -1,9 +1,13 @@
 """Turns that are sampled again (`env.resample_turns`)."""
 
+from ml_collections import ConfigDict
+
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
-from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.trajectory import mean_uncertainty
+
+# Change of the uncertainty since the turn before, nats a token, below which it hardly changes.
+_CHANGE = 0.3
 
 
 class ResamplingPart(EpisodePart):
@@ -12,15 +16,17 @@ class ResamplingPart(EpisodePart):
     Equal uncertainty does not count: the condition of T2PO's code. The uncertainty is ours.
     """
 
-    def __init__(self, settings: EpisodeSettings) -> None:
-        """Takes the settings of the episode."""
-        self._settings = settings
+    is_for_training = True
+
+    def __init__(self, config: ConfigDict) -> None:
+        """Reads the largest number of repeats."""
+        self._repeats = config.env.resample_turns
 
     def samples_again(self, episode: Episode, completion: Completion, attempt: int) -> bool:
         """Compares the uncertainty with the previous turn's."""
         steps = [turn for turn in episode.trajectory.turns if not turn.is_summary]
-        if attempt == self._settings.resample_turns or not steps:
+        if attempt == self._repeats or not steps:
             return False
         uncertainty = mean_uncertainty(completion.logprobs, completion.entropies)
         change = abs(uncertainty - steps[-1].uncertainty)
-        return 0.0 < change < self._settings.resample_change
+        return 0.0 < change < _CHANGE

@@ -1,44 +1,40 @@
 """Replays of saved episodes: trajectories with other anchors, and with the regret of each step."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.beliefs import BeliefGrader, grade_response
 from gigpo_jax.env_bridge.conversations import summary_anchor
-from gigpo_jax.env_bridge.plans import stated_plan
 from gigpo_jax.env_bridge.prompts import History, Prompt
-from gigpo_jax.env_bridge.types import Observation, StepResult, Task, anchor_hash
+from gigpo_jax.env_bridge.types import Observation, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
+from gigpo_jax.rollout.episode_parts import Episode, EpisodePlan
+from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Past, Trajectory, Turn
+
+BuildPrompt = Callable[[Observation, History], tuple[Prompt, PromptImages | None]]
 
 
 def replay_episodes(
     env: TextEnv,
     episodes: Sequence[SavedEpisode],
+    settings: EpisodeSettings,
     *,
-    window: int,
-    prompt: Callable[[Observation, History], tuple[Prompt, PromptImages | None]],
-    reward: Callable[[StepResult], float] = lambda result: result.reward,
-    plan_kind: str = "none",
-    strategy_episodes: int = 1,
-    make_grader: Callable[[], BeliefGrader] | None = None,
+    prompt: BuildPrompt,
 ) -> list[Trajectory]:
     """Plays the actions of episodes again.
 
     Args:
       env: Environment of the run; only its anchors and the option `regret` may differ.
       episodes: Saved episodes; aborted ones are skipped.
-      window: Number of events that the history keeps.
+      settings: Settings of the run's episodes.
       prompt: Function that builds the policy's prompts, with their images.
-      reward: Function that gives the reward of a step (`EpisodeSettings.reward`).
-      plan_kind: Kind of the policy's plans, one of `plans.PLANS`.
-      strategy_episodes: Number of episodes with one strategy.
-      make_grader: See `EpisodeSettings`.
 
     Returns:
       Trajectories of the episodes that were not aborted.
@@ -46,88 +42,102 @@ def replay_episodes(
     Raises:
       InputError: the environment answers differently than in the rollout.
     """
-    trajectories = []
-    for episode in episodes:
-        # An aborted episode has no outcome, and training does not use it either.
-        if episode.aborted:
-            continue
-        task = Task(episode.task, episode.type, episode.split, episode.data, episode.answer)
-        trajectory = Trajectory(
-            task,
-            episode.group,
-            episode.member,
-            won=episode.won,
-            score=episode.score,
-            truncated=episode.truncated,
-            past=Past(episode.past),
-            strategy=episode.member // strategy_episodes,
-        )
-        observation = env.reset(task)
-        history = History(window)
-        grader = None if make_grader is None else make_grader()
-        trajectory.words = observation.task
-        for action in episode.past:
-            if grader is not None:
-                grader.observe(observation)
-            history.add(observation.text, action, images=observation.images)
-            observation = env.step(action).observation
-        for step in episode.steps:
-            current_prompt, images = prompt(observation, history)
-            # The state of a step is its task and past actions. If these do not give the same
-            # prompts and rewards again, continuations would start from another state.
-            is_same = current_prompt.text == step.prompt
-            if step.is_summary:
-                _check_answers(is_same, task, trajectory)
-                trajectory.turns.append(
-                    _turn(step, observation, current_prompt, images, None, history.plan)
-                )
-                history.add_summary(current_prompt, step.action)
-                continue
-            plan = history.plan
-            history.plan = stated_plan(plan_kind, step.response) or plan
-            result = env.step(step.action)
-            _check_answers(is_same and reward(result) == step.reward, task, trajectory)
-            turn = _turn(step, observation, current_prompt, images, result.info.get("regret"), plan)
-            if grader is not None:
-                grader.observe(observation)
-                feedback = result.observation.text
-                belief = grade_response(
-                    grader,
-                    turn.response,
-                    valid=turn.valid,
-                    admissible=turn.admissible,
-                    feedback=feedback,
-                )
-                turn = replace(turn, feedback=feedback, belief=belief)
-            trajectory.turns.append(turn)
-            # With the observation before the action, as in the rollout.
-            history.add(observation.text, step.action, images=observation.images)
-            history.add_response(current_prompt, step.tokens)
-            observation = result.observation
-        trajectories.append(trajectory)
-    return trajectories
+    shared: dict[int, dict[Any, Any]] = defaultdict(dict)
+    # An aborted episode has no outcome, and training does not use it either.
+    return [
+        _replay_episode(env, episode, settings, prompt, shared[episode.group])
+        for episode in episodes
+        if not episode.aborted
+    ]
 
 
-def _check_answers(is_same: bool, task: Task, trajectory: Trajectory) -> None:
+def _replay_episode(
+    env: TextEnv,
+    saved: SavedEpisode,
+    settings: EpisodeSettings,
+    prompt: BuildPrompt,
+    shared: dict[Any, Any],
+) -> Trajectory:
+    task = Task(saved.task, saved.type, saved.split, saved.data, saved.answer)
+    trajectory = Trajectory(
+        task,
+        saved.group,
+        saved.member,
+        won=saved.won,
+        score=saved.score,
+        truncated=saved.truncated,
+        past=Past(saved.past),
+    )
+    observation = env.reset(task)
+    trajectory.words = observation.task
+    # Nothing is sampled, so the key of requests does not matter.
+    plan = EpisodePlan(task, saved.group, saved.member, lambda *_: (0, 0), shared=shared)
+    history = History(settings.history)
+    parts = settings.make_parts()
+    episode = Episode(plan, trajectory, history, None, observation, settings.max_steps, parts)
+    for action in saved.past:
+        for part in parts:
+            part.observe(episode.observation)
+        history.add(episode.observation.text, action, images=episode.observation.images)
+        episode.observation = env.step(action).observation
+    for step in saved.steps:
+        _replay_step(env, episode, step, settings, prompt)
+    return trajectory
+
+
+def _replay_step(
+    env: TextEnv,
+    episode: Episode,
+    step: SavedStep,
+    settings: EpisodeSettings,
+    prompt: BuildPrompt,
+) -> None:
+    observation = episode.observation
+    history = episode.history
+    current_prompt, images = prompt(observation, history)
+    plan = history.plan
+    # The state of a step is its task and past actions. If these do not give the same prompts and
+    # rewards again, continuations would start from another state.
+    is_same = current_prompt.text == step.prompt
+    if step.is_summary:
+        _check_answers(is_same, episode.trajectory)
+        turn = _make_turn(step, observation, current_prompt, images, plan)
+        episode.add_text(current_prompt, turn)
+        return
+    history.plan = settings.parse(step.response).plan or plan
+    result = env.step(step.action)
+    _check_answers(is_same and settings.reward(result) == step.reward, episode.trajectory)
+    turn = _make_turn(step, observation, current_prompt, images, plan)
+    turn = replace(turn, regret=result.info.get("regret"), feedback=result.observation.text)
+    for part in episode.parts:
+        part.observe(observation)
+        turn = part.after_turn(episode, turn)
+    episode.trajectory.turns.append(turn)
+    # With the observation before the action, as in the rollout.
+    history.add(observation.text, step.action, images=observation.images)
+    history.add_response(current_prompt, step.tokens)
+    episode.observation = result.observation
+
+
+def _check_answers(is_same: bool, trajectory: Trajectory) -> None:
     """Raises InputError unless the environment answered as in the rollout."""
     if not is_same:
         raise InputError(
-            f"task {task.id!r} answered the same actions differently at step "
+            f"task {trajectory.task.id!r} answered the same actions differently at step "
             f"{len(trajectory.turns)}",
             key="config.env.name",
             fix="name an environment that replays exactly (gigpo envs check)",
         )
 
 
-def _turn(
+def _make_turn(
     step: SavedStep,
     observation: Observation,
     prompt: Prompt,
     images: PromptImages | None,
-    regret: float | None,
     plan: str | None,
 ) -> Turn:
-    """A saved step's turn, with the replay's anchor and regret."""
+    """A saved step's turn, with the replay's anchor."""
     # A hash of the admissible actions: two states with one anchor and other choices are ambiguous.
     choices = None
     if observation.admissible is not None and not step.is_summary:
@@ -148,7 +158,6 @@ def _turn(
         finish_reason=step.finish_reason,
         version=step.version,
         choices=choices,
-        regret=regret,
         task=observation.task,
         images=images,
         is_summary=step.is_summary,

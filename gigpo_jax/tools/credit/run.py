@@ -325,12 +325,8 @@ def _replay_rollouts(
         return replay_episodes(
             env,
             rollouts.episodes,
-            window=config.env.history,
+            settings,
             prompt=prompt,
-            reward=settings.reward,
-            plan_kind=settings.plan,
-            strategy_episodes=config.train.strategy_episodes,
-            make_grader=settings.make_grader,
         )
     finally:
         env.close()

@@ -90,7 +90,7 @@ class PolicySampler:
                 temperature=temperature,
                 title="episodes",
                 forking=make_forking(config),
-                strategy_episodes=config.train.strategy_episodes,
+                shares_texts=True,
             )
             # The file is a rollouts file as in training, with entropies and advantages, so
             # that `gigpo inspect` can show it.

@@ -4,14 +4,14 @@ import asyncio
 import json
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion
-from gigpo_jax.env_bridge.beliefs import grade_response
-from gigpo_jax.env_bridge.plans import BELIEF, plan_parser, plan_template, read_belief
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
@@ -24,6 +24,14 @@ from gigpo_jax.envs.alfworld.expert.stated_beliefs import (
 )
 from gigpo_jax.learner.signals.base import ScoredSteps
 from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
+from gigpo_jax.methods.rebel.beliefs import (
+    BELIEF,
+    ask_belief,
+    belief_parser,
+    grade_response,
+    read_belief,
+)
+from gigpo_jax.methods.rebel.episode_part import GRADE, BeliefsPart
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.episode import EpisodeRunner
@@ -158,12 +166,12 @@ def test_broken_beliefs_take_linear_time() -> None:
 
 
 SETTINGS = EpisodeSettings(
-    template=plan_template(ENTRY.styles["compact"], BELIEF),
-    parse=plan_parser(ENTRY.parse, BELIEF),
+    template=ask_belief(ENTRY.styles["compact"], ENTRY),
+    parse=belief_parser(ENTRY.parse),
     max_steps=12,
     prompt_tokens=400,
     plan=BELIEF,
-    make_grader=RoomBeliefGrader,
+    parts=[partial(BeliefsPart, default_config())],
 )
 
 
@@ -241,7 +249,7 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     assert len(past.actions) == 2
     assert len({turn.observation for turn in trajectories[0].turns}) > 3
     steps = finished_steps(trajectories)
-    grades = [step.turn.belief for step in steps]
+    grades = [step.turn.extra[GRADE] for step in steps]
     stated = [grade.is_stated for grade in grades]
     assert 0.4 < np.mean(stated) < 0.9
     assert [step.turn.valid for step in steps] == stated
@@ -251,7 +259,7 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     )
     keys = [tuple(lanes) for lanes in columns["belief"].tolist()]
     assert len({*keys}) == len({grade.key for grade in grades}) > 1
-    metrics = rollout_metrics(trajectories, steps, ())
+    metrics = rollout_metrics(trajectories, steps, (), BeliefsPart.metrics)
     assert metrics["belief/stated"] == pytest.approx(np.mean(stated))
     assert 0.0 < metrics["belief/state"] < np.mean(stated)
     # Every action arrives at its place.
@@ -265,9 +273,7 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     repeated = replay_episodes(
         env,
         saved.episodes,
-        window=SETTINGS.history,
+        SETTINGS,
         prompt=lambda observation, history: (SETTINGS.prompt(observation, history, encode), None),
-        plan_kind=BELIEF,
-        make_grader=RoomBeliefGrader,
     )
-    assert [turn.belief for t in repeated for turn in t.turns] == grades
+    assert [turn.extra[GRADE] for t in repeated for turn in t.turns] == grades

@@ -69,7 +69,7 @@ def again(rollouts: Rollouts, env: grid.Grid) -> list[Trajectory]:
         show_admissible=False,
     )
     return replay_episodes(
-        env, rollouts.episodes, window=0, prompt=lambda *seen: (build(*seen), None)
+        env, rollouts.episodes, grid.SETTINGS, prompt=lambda *seen: (build(*seen), None)
     )
 
 

@@ -50,7 +50,7 @@ def find_phase(commands: Collection[str], *, holds: bool) -> str:
 
 
 class RoomBeliefGrader:
-    """Grades the beliefs of an episode; see `env_bridge.beliefs.BeliefGrader`."""
+    """Grades the beliefs of an episode; see `methods.rebel.beliefs.BeliefGrader`."""
 
     def __init__(self) -> None:
         self._facts = Beliefs("")

@@ -7,13 +7,15 @@ import functools
 import numpy as np
 
 from gigpo_jax.engines.base import Completion, request_key
-from gigpo_jax.env_bridge.lessons import LESSON_TOKENS
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompts import Advice, History, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.methods.slea.episode_part import write_lesson
+from gigpo_jax.methods.slea.episode_part import LessonsPart
+from gigpo_jax.methods.slea.experience import LESSON
+from gigpo_jax.methods.slea.lessons import LESSON_TOKENS, LessonRequest
 from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_parts import NoteRequest
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 
 ROOMY = dataclasses.replace(
@@ -25,7 +27,12 @@ def test_prompts_show_lessons_where_there_is_room() -> None:
     observation = Observation("a coin", "a coin", ("take coin",), "find the ring")
     history = History(2)
     history.add("two drawers", "open drawer 1")
-    history.tips, history.warnings = ("look <think>", "be quick"), ("never wait",)
+    tip_words = ("What worked here before: ", "tip")
+    history.advice = (
+        Advice("look <think>", *tip_words),
+        Advice("be quick", *tip_words),
+        Advice("never wait", "What failed here before: ", "avoid"),
+    )
     for style, tip, warning in (
         ("full", "What worked here before: be quick", "What failed here before: never wait"),
         ("compact", "tip look <think> tip be quick", "avoid never wait now"),
@@ -64,7 +71,7 @@ def test_episodes_show_lessons_and_get_some() -> None:
         return (("take pearl",), ()) if "open" in state else ((), ("open drawer 4",))
 
     engine = Writer()
-    settings = dataclasses.replace(ROOMY, find_lessons=find_lessons)
+    settings = dataclasses.replace(ROOMY, parts=[functools.partial(LessonsPart, find_lessons)])
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         trajectories = play(pool, engine, groups=2, size=3, settings=settings)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
@@ -79,7 +86,11 @@ def test_episodes_show_lessons_and_get_some() -> None:
 
     def write(trajectory, zone: str) -> str:
         key = functools.partial(request_key, settings.seed, 5, trajectory.group)
-        return asyncio.run(write_lesson(runner, trajectory, zone, key))
+        make_template = functools.partial(LessonRequest, zone=zone)
+        trajectory.notes.clear()
+        request = NoteRequest(trajectory, LESSON, make_template, LESSON_TOKENS)
+        asyncio.run(runner.review_episode(request, key))
+        return trajectory.notes.get(LESSON, "")
 
     for zone, word in (("strategies", "tip"), ("warnings", "avoid")):
         texts = [write(trajectory, zone) for trajectory in trajectories]

@@ -13,8 +13,8 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.critic import Critic
-from gigpo_jax.learner.spans import part_reader
 from gigpo_jax.methods.hiper.plan_parts import plan_columns
+from gigpo_jax.methods.hiper.response_parts import part_reader
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf

@@ -8,9 +8,15 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.lessons import Lesson
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.methods.slea.experience import EPISODES, Library, choose_episodes, join_lessons
+from gigpo_jax.methods.slea.experience import (
+    EPISODES,
+    LESSON,
+    Library,
+    choose_episodes,
+    join_lessons,
+    rate_episodes,
+)
 from gigpo_jax.trajectory import Trajectory
 from tests.turns import make_turn
 
@@ -129,11 +135,12 @@ def test_lessons_are_about_the_best_and_worst_episodes() -> None:
     ]
     chosen = choose_episodes(trajectories, alone)
     # Returns 10, 0, -1, mean 3.
-    assert [(t.group, t.member, *about) for t, about in chosen] == [
-        (0, 0, "strategies", 7.0, ""),
-        (0, 2, "warnings", 4.0, ""),
-        (0, 1, "warnings", 3.0, ""),
+    assert [(t.group, t.member, zone) for t, zone in chosen] == [
+        (0, 0, "strategies"),
+        (0, 2, "warnings"),
+        (0, 1, "warnings"),
     ]
+    assert [rated.score for rated in rate_episodes(trajectories)] == [7.0, 3.0, 4.0]
     many = [episode(group, member, 10.0 * member) for group in range(9) for member in range(2)]
     assert [t.group for t, about in choose_episodes(many, alone) if t.won] == [*range(EPISODES)]
 
@@ -156,10 +163,10 @@ def test_two_hosts_choose_and_join_as_one() -> None:
     assert sum(map(len, chosen)) == len(want) == 2 * EPISODES
     assert {(t.group, t.member) for host in chosen for t, _ in host} == want
     assert all(len(host) for host in chosen)
-    for trajectory, about in (pair for host in chosen for pair in host):
-        trajectory.lesson = about._replace(text=f"Öffne {trajectory.member}\u2028 zuerst")
-    # The engine failed: there is no text.
-    everything[-1].lesson = Lesson("warnings", 1.0, "")
+    for trajectory, _ in (pair for host in chosen for pair in host):
+        trajectory.notes[LESSON] = f"Öffne {trajectory.member}\u2028 zuerst"
+    # The policy wrote nothing.
+    everything[-1].notes[LESSON] = ""
     letters: list[np.ndarray] = []
     for host in hosts:
         join_lessons(host, lambda rows: letters.append(rows) or rows)

@@ -7,21 +7,21 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.env_bridge.plans import (
-    StrategyRequest,
-    plan_parser,
-    plan_template,
-    read_subgoal,
-    shows_plans,
-    write_subgoal,
-)
+from gigpo_jax.env_bridge.plans import shows_plans
 from gigpo_jax.env_bridge.prompts import History, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.methods.hiper.subgoals import (
+    ask_subgoal,
+    read_subgoal,
+    subgoal_parser,
+    write_subgoal,
+)
+from gigpo_jax.methods.strata.plan import StrategyRequest
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
-parse = plan_parser(partial(parse_tagged, fallback_chars=30), "subgoal")
+parse = subgoal_parser(partial(parse_tagged, fallback_chars=30))
 WHOLE = "<switch>SWITCH</switch><subgoal>find  the ring</subgoal><action>open drawer 2</action>"
 
 
@@ -69,7 +69,7 @@ def test_prompts_show_the_plan_and_ask_for_it() -> None:
     observation = Observation("a coin", "a coin", ("take coin",), "find the ring")
     history = History(0)
     for style, request in (("full", "<subgoal> and </subgoal>"), ("compact", "")):
-        template = plan_template(registry.find_style("example", style), "subgoal")
+        template = ask_subgoal(registry.find_style("example", style), None)
         build = partial(build_prompt, template, observation, history, encode=str.split, limit=500)
         history.plan = None
         before = build().text
@@ -116,7 +116,7 @@ def test_an_expert_demonstrates_its_subgoals() -> None:
         assert write_subgoal(
             f"<think></think><action>{parse(turn.response).action}</action>",
             parts.subgoal,
-            switches=parts.switches,
+            None if parts.switches else parts.subgoal,
         ) == turn.response  # fmt: skip
     expert = registry.make_expert("frozenlake", 0)
     lake = registry.make("frozenlake")

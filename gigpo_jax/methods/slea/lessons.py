@@ -6,9 +6,8 @@ did worse (after SLEA-RL, arXiv 2603.18079). The wording is ours.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
 from gigpo_jax.env_bridge.react import write_transcript
 
 STRATEGIES = "strategies"
@@ -27,28 +26,9 @@ _REQUESTS = {
 _WORDS = {STRATEGIES: "tip", WARNINGS: "avoid"}
 
 
-class Lesson(NamedTuple):
-    """A lesson.
-
-    Attributes:
-      zone: One of `ZONES`.
-      score: Distance of the episode's return to the mean of its task, > 0.
-      text: One line; "" until it is written.
-    """
-
-    zone: str
-    score: float
-    text: str = ""
-
-
 def count_shown(zone: str) -> int:
     """Largest number of lessons of a zone in a prompt."""
     return _SHOWN[zone]
-
-
-def shows_lessons(template: PromptTemplate) -> bool:
-    """Whether a template can show and request lessons."""
-    return isinstance(template, (Compact, Instruct))
 
 
 @dataclass(frozen=True)
@@ -56,7 +36,7 @@ class LessonRequest:
     """The prompt for a lesson, after an episode.
 
     Attributes:
-      template: Template of the prompts of steps, for which `shows_lessons` holds.
+      template: Template of the prompts of steps, for which `prompts.shows_advice` holds.
       zone: One of `ZONES`.
     """
 
