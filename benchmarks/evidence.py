@@ -446,22 +446,21 @@ def format_readme(differences: Sequence[Difference]) -> str:
 def format_page(differences: Sequence[Difference]) -> str:
     """The table of docs/evidence.md: all differences with their p-values."""
     lines = [
-        "| experiment, iterations (seeds) | arm | success | difference | p | sign flip | Holm |",
-        "|---|---|---|---|---|---|---|",
+        "| experiment, iterations (seeds) | arm | success | difference | p, flip, Holm |",
+        "|---|---|---|---|---|",
     ]
     for row in differences:
         holm = "exploratory"
         if row.base == GRPO and row.success:
             holm = "main" if row.corrected is None else f"{row.corrected:.3f}"
-        flip = "" if row.flip_p_value is None else f"{row.flip_p_value:.3f}"
+        p_values = [row.p_value, row.flip_p_value]
+        shown = [f"{value:.3f}" for value in p_values if value is not None]
         cells = [
             f"{row.experiment} ({row.seeds})" if row.success else f"mean of {row.seeds}",
             f"{row.arm}, less {row.base}",
             f"{100 * row.success[0]:.1f}%" if row.success else "",
             show_difference(row),
-            f"{row.p_value:.3f}",
-            flip,
-            holm,
+            ", ".join([*shown, holm]),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -474,10 +473,11 @@ def format_experiment(experiment: Experiment) -> str:
     base = arms[0].label
     outcomes = (FINAL, "area", *experiment.files)
     titles = [f"{outcome.removesuffix('.json')}, less {base}" for outcome in outcomes]
-    header = ["arm", "final", titles[0], "p, flip, Holm", *titles[1:], "final, by seed"]
+    header = ["arm", "final", titles[0], "p, flip, Holm", *titles[1:], "lowest, highest run"]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for arm in arms:
         final = arm.stack_outcomes()[:, -1]
+        means = [100 * np.nanmean(won) for won in final]
         differences = [rows.get((arm.label, outcome)) for outcome in outcomes]
         shown = [
             show_interval(row.difference, "+", bold=is_significant(experiment, row)) if row else ""
@@ -489,7 +489,7 @@ def format_experiment(experiment: Experiment) -> str:
             shown[0],
             _show_p_values(differences[0]),
             *shown[1:],
-            ", ".join(f"{100 * np.nanmean(won):.1f}" for won in final),
+            f"{min(means):.1f}, {max(means):.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
