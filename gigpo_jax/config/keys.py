@@ -520,9 +520,10 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "critic": "gigpo_jax.learner.critic_keys:PART",
         "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
         "plans": "gigpo_jax.rollout.plan_keys:PART",
-        "summaries": "gigpo_jax.rollout.summary_keys:PART",
-        "lessons": "gigpo_jax.learner.experience_keys:PART",
-        "turns sampled again": "gigpo_jax.rollout.resample_keys:PART",
+        "shared strategies": "gigpo_jax.methods.strata.keys:PART",
+        "summaries": "gigpo_jax.methods.mem_agent.keys:PART",
+        "lessons": "gigpo_jax.methods.slea.keys:PART",
+        "turns sampled again": "gigpo_jax.methods.t2po.keys:PART",
         "agents": "gigpo_jax.rollout.agent_keys:PART",
         "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
         "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
@@ -565,6 +566,8 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "plans": {
         "env.plan": "none",
+    },
+    "shared strategies": {
         "train.strategy_episodes": 1,
     },
     "summaries": {

@@ -3,11 +3,10 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import Part, declare, part_keys
-from gigpo_jax.config.requirements import require, require_default
-from gigpo_jax.core.settings import POSITIVE, one_of
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.plans import PLANS, shows_plans
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import find_algorithm
 
 KEYS = part_keys(
     declare(
@@ -17,19 +16,7 @@ KEYS = part_keys(
         one_of(*PLANS),
         mixes=True,
     ),
-    declare(
-        "train.strategy_episodes",
-        "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
-        POSITIVE,
-    ),
 )
-
-
-def check(config: ConfigDict, trains: bool) -> None:
-    """Checks that an algorithm reads numbers of strategies where they are set."""
-    del trains
-    if "strategy" not in find_algorithm(config.rl.algorithm, config.rl.settings).columns:
-        require_default(config, "train.strategy_episodes", f"rl.algorithm={config.rl.algorithm}")
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
@@ -53,4 +40,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     PLANS[env.plan].check(config)
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+PART = Part(KEYS, check_member=check_member)

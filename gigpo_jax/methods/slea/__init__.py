@@ -8,5 +8,5 @@ METHOD = Algorithm(
     defaults={"similarity": 0.85},
     changes="prompts",
     is_graded=False,
-    check="gigpo_jax.methods.slea.check:check",
+    check="gigpo_jax.methods.slea.keys:check_library",
 )

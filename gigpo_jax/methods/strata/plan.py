@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.requirements import require_steps
 from gigpo_jax.env_bridge.plans import PlanKind
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
-from gigpo_jax.rollout.summary_keys import check_summary_length
+from gigpo_jax.methods.mem_agent.keys import check_summary_length
 
 STRATEGY = "strategy"  # value of `env.plan`
 _REQUEST = (

@@ -44,4 +44,11 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     require(shows, run, "train.experience", reason, fix)
 
 
+def check_library(config: ConfigDict) -> None:
+    """Checks that SLEA-RL has a library of lessons."""
+    reason = f"{config.rl.algorithm} shows lessons of earlier episodes"
+    fix = "use 5, or another number of iterations without them"
+    require(config.train.experience > 0, config, "train.experience", reason, fix)
+
+
 PART = Part(KEYS, check=check, check_member=check_member)
