@@ -89,6 +89,8 @@ def read_run(folder: Path) -> Run:
     content, records = read_records(folder)
     # An older run counts with the defaults of keys that are newer than it.
     config = with_defaults(content, KEYS)
+    # The tasks themselves are compared: 0 (all) and their number are the same.
+    config.pop("eval.tasks")
     metrics = {record["step"]: record for record in records}
     paths = sorted((folder / "evaluations").glob("iteration_*.json"))
     evaluations = [read_object(path, fix="give another workdir") for path in paths]

@@ -81,6 +81,15 @@ def test_runs_are_sorted_into_arms_and_named_by_what_tells_them_apart(tmp_path: 
     assert arms[0].seeds == (0, 1)
 
 
+def test_all_tasks_of_a_panel_and_their_number_are_the_same(tmp_path: Path):
+    runs = [
+        read_run(write_run(tmp_path / str(asked), ["0000", "0001"], seed=seed, eval__tasks=asked))
+        for seed, asked in enumerate((0, 4))
+    ]
+    check_comparable(runs)
+    assert len(group_arms(runs)) == 1
+
+
 def test_differences_are_taken_between_the_same_seeds_and_tasks(tmp_path: Path):
     folders = [
         write_run(tmp_path / f"{name}{seed}", ["0000", won], seed=seed, rl__algorithm=name)
