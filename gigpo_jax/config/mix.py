@@ -11,7 +11,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import DEFAULTS, KEYS, WEIGHT, Key
+from gigpo_jax.config.core_keys import WEIGHT
+from gigpo_jax.config.key_types import Key
+from gigpo_jax.config.keys import DEFAULTS, KEYS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.envs import registry

@@ -7,15 +7,8 @@ from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
-from gigpo_jax.config.keys import (
-    CORE,
-    DEFAULTS,
-    KEYS,
-    find_section,
-    flatten,
-    is_default,
-    value_of,
-)
+from gigpo_jax.config.core_keys import CORE
+from gigpo_jax.config.keys import DEFAULTS, KEYS, find_section, flatten, is_default, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.agents import find_agent

@@ -16,7 +16,6 @@ from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.rl.optimizer import label_leaves
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision_config import VisionConfig
@@ -196,6 +195,8 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
     """Returns the bytes of the optimizer's moments."""
     second_moment_count = trained_count
     if config.optim.name == "muon":
+        from gigpo_jax.rl.muon import label_leaves
+
         params = abstract_params(shape)
         labels = jax.tree.leaves(label_leaves(params))
         sizes = [leaf.size for leaf in jax.tree.leaves(params)]

@@ -15,7 +15,6 @@ from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
 from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
-from gigpo_jax.learner.kl_penalty import subtract_kl
 from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer, make_objective
 from gigpo_jax.learner.packing import make_minibatches, microbatch_tokens, packing_stats
 from gigpo_jax.learner.programs import policy_programs, start_state
@@ -163,6 +162,8 @@ class Learner:
             kl_metrics: dict[str, float] = {}
             # Before the columns: returns and advantages have to see the lower rewards.
             if self._config.rl.kl_coef and self._config.rl.kl_in == "reward":
+                from gigpo_jax.learner.kl_penalty import subtract_kl
+
                 scored, kl_metrics = subtract_kl(self._config, scored, self._reference)
             columns = compute_columns(self.signals, scored)
             metrics, credit = step_credit(

@@ -32,9 +32,9 @@ from gigpo_jax.rollout.results import (
     collect_outcomes,
     list_ids,
     record_outcomes,
-    results_table,
     summarise_outcomes,
 )
+from gigpo_jax.rollout.results_table import results_table
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.task_sources import make_sources
 from gigpo_jax.rollout.worker import RolloutWorker

@@ -158,7 +158,7 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
 def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
     """Counts the words of a conversation's message, which are the tokens of a new model.
 
-    The arguments are the same as for the `encode` of `conversations.build_step_prompt`.
+    The arguments are the same as for the `encode` of `step_prompts.build_step_prompt`.
     """
     # <bos> and <sep> around each message; the end of a turn is the last token of its response.
     messages = [text, system] if system else [text]

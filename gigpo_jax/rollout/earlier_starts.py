@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.forks import past_before
+from gigpo_jax.rollout.fork_starts import past_before
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_signal
 

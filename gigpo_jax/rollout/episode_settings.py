@@ -8,9 +8,10 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, build_step_prompt
+from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
+from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.pictures import check_length

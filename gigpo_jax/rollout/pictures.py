@@ -18,7 +18,7 @@ def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Calla
     """Builds the encoder of chat messages with images.
 
     It maps (text, images of its marks) to token ids of the whole chat message. For conversations it
-    takes `system` and `response` (`conversations.build_step_prompt`). The function raises
+    takes `system` and `response` (`step_prompts.build_step_prompt`). The function raises
     InputError as `check_modality`, and for an image that cannot be read.
     """
     mark = {}

@@ -110,7 +110,9 @@ async def rollout(
         if len(group.coroutines) < group_size and all(group.episodes[:first_episodes]):
             newest_trials = [trials[-1] for trials in group.episodes[:first_episodes]]
             seed = (settings.seed, iteration, group.number)
-            start_episodes(place, group, forking.choose_pasts(newest_trials, seed))
+            from gigpo_jax.rollout.fork_starts import choose_pasts
+
+            start_episodes(place, group, choose_pasts(forking, newest_trials, seed))
 
         replacements = len(groups_by_task[place]) - 1
         # The spares of a place are used in their order, so a run is repeatable whichever

@@ -7,7 +7,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.config.keys import CORE, KEYS, PARTS, flatten
+from gigpo_jax.config.core_keys import CORE
+from gigpo_jax.config.keys import KEYS, PARTS, flatten
 from gigpo_jax.config.removed_keys import MOVED, REMOVED, with_defaults
 from gigpo_jax.config.resolve import unknown_keys
 from gigpo_jax.core.errors import InputError

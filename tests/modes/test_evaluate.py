@@ -19,10 +19,10 @@ from gigpo_jax.rollout.results import (
     collect_outcomes,
     mean_interval,
     panel_metrics,
-    results_table,
     summarise_outcomes,
     wilson_interval,
 )
+from gigpo_jax.rollout.results_table import results_table
 from gigpo_jax.trajectory import Trajectory
 from tests.runs import LIMIT_S, command, run
 from tests.turns import make_turn

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import decoder
-from gigpo_jax.rl.optimizer import MUON_RMS, label_leaves, make_optimizer
+from gigpo_jax.rl.muon import MUON_RMS, label_leaves
+from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.update import init_state
 
 SHAPE = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)

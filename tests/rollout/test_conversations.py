@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.conversations import Conversation, build_step_prompt, make_conversation
+from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, PromptInput
+from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer

@@ -14,6 +14,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.rollout.fork_starts import choose_pasts
 from gigpo_jax.rollout.forks import Forking
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.read_record import read_rollouts
@@ -154,7 +155,7 @@ def test_groups_with_forks_are_replaced_whole() -> None:
 def test_without_a_finished_episode_all_begin_at_the_start() -> None:
     failed = Trajectory(Task("t", "", "train"), 0, 0, [make_turn()])
     failed.abort("broken", policy_dependent=False)
-    assert FORKING.choose_pasts([failed], (0, 0, 0)) == [BEGINNING] * 3
+    assert choose_pasts(FORKING, [failed], (0, 0, 0)) == [BEGINNING] * 3
 
 
 def test_statistics_of_episodes_leave_forks_out() -> None:

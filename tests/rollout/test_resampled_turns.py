@@ -10,7 +10,7 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.methods.t2po.episode_part import ResamplingPart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.forks import _list_visits
+from gigpo_jax.rollout.fork_starts import _list_visits
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import finished_steps
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn, play, same

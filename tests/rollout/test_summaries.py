@@ -13,12 +13,12 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.conversations import (
     Conversation,
     SummaryLimits,
-    build_step_prompt,
     make_conversation,
     summary_anchor,
 )
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
+from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.mem_agent.episode_part import SummariesPart

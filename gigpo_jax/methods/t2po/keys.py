@@ -2,7 +2,8 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import Part, declare, part_keys
+from gigpo_jax.config.key_types import Part
+from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.envs import registry

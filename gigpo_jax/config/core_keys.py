@@ -1,0 +1,458 @@
+"""The keys that every run has."""
+
+from typing import get_args
+
+from gigpo_jax.config.key_types import DECAY, Key
+from gigpo_jax.core.settings import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_FRACTION,
+    Rule,
+    at_least,
+    one_of,
+    tuple_of,
+)
+from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
+from gigpo_jax.rl.losses import Mean
+from gigpo_jax.rl.optimizer import OPTIMIZERS, SCHEDULES
+from gigpo_jax.rl.ratios import Correction, Ratio
+
+# jax keeps 32 bits of a seed, so larger ones would repeat; numpy takes no negative ones.
+SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
+COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
+POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
+RATIOS = get_args(Ratio)
+CORRECTIONS = get_args(Correction)
+DTYPE = one_of("float32", "bfloat16")
+
+WEIGHT = Key(
+    1.0,
+    "share of the environment in the groups of an iteration, as a ratio to the other weights",
+    POSITIVE,
+)
+CORE: dict[str, Key] = {
+    "seed": Key(0, "seed of the task order, the sampling keys and the initial weights", SEED),
+    # For pods and clusters: a process cannot know that others start with it.
+    "distributed": Key(False, "whether several hosts run this program together (jax.distributed)"),
+    "log.to": Key(
+        ("tensorboard",),
+        "loggers beside metrics.jsonl: tensorboard, wandb, module:NAME (docs/loggers.md)",
+        # `bool` accepts every text but the empty one.
+        tuple_of(Rule("a name", bool), str),
+        may_change=True,
+    ),
+    "compilation.cpu_threads": Key(
+        0,
+        "number of XLA's threads on CPUs, which decides the last bits of sums; 0: one a core",
+        NOT_NEGATIVE,
+        may_change=True,
+    ),
+    # environment
+    "env.name": Key(
+        "alfworld",
+        "environment of gigpo_jax.envs.registry, gymnasium:ID, mcp:COMMAND_OR_URL, "
+        "openenv:URL_OR_IMAGE, verifiers:MODULE, or module:NAME",
+        mixes=True,
+    ),
+    "env.split": Key("train", "split of the training tasks", mixes=True),
+    "env.max_steps": Key(50, "largest number of actions in an episode", POSITIVE, mixes=True),
+    "env.first_max_steps": Key(
+        0,
+        "largest number of actions in training episodes of the first iteration; it grows linearly "
+        "to env.max_steps; 0: env.max_steps from the start",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.max_steps_iterations": Key(
+        0,
+        "number of iterations in which the limit grows from env.first_max_steps to env.max_steps",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.history": Key(
+        2, "number of past (observation, action) pairs in a prompt", NOT_NEGATIVE, mixes=True
+    ),
+    "env.prompt": Key(
+        "full",
+        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); chat or "
+        "chat_STYLE: one conversation an episode; or module:NAME",
+        mixes=True,
+    ),
+    "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),
+    "env.invalid_penalty": Key(
+        0.1,
+        "penalty that a step with an invalid response loses from its reward",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.regret": Key(
+        False,
+        "whether the environment counts the actions that a step wasted: metric episode/regret "
+        "(docs/credit.md)",
+        mixes=True,
+    ),
+    "env.regret_reward": Key(
+        0.0,
+        "reward that a step loses for each action that it wasted; needs env.regret=True "
+        "(docs/advantages.md)",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    # For DAPO, whose overlong punishment it is.
+    "env.overlong_buffer": Key(
+        0,
+        "tokens below sampling.max_response_tokens in which the reward falls; 0: off "
+        "(docs/algorithm.md)",
+        NOT_NEGATIVE,
+        mixes=True,
+    ),
+    "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
+    # For servers and sandboxes that fetch something at their start (docs/mcp.md).
+    "env.start_timeout_s": Key(
+        120.0, "time limit for the start of a worker and for a reset", POSITIVE, may_change=True
+    ),
+    # For environments behind a network, and harnesses, whose step is a whole episode.
+    "env.step_timeout_s": Key(
+        60.0, "time limit for a step; then the worker is replaced", POSITIVE, may_change=True
+    ),
+    # model
+    "model.path": Key(
+        "",
+        'Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only '
+        "gigpo sft)",
+    ),
+    # For a run that others repeat with the same files of the Hub.
+    "model.revision": Key("", 'branch, tag or commit of a model of the Hub; "": its main branch'),
+    # For Qwen3, whose template thinks unless it is told not to.
+    "model.enable_thinking": Key(
+        True,
+        "switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning "
+        "block",
+    ),
+    # For an adapter of a model that does not fit in float32.
+    "model.param_dtype": Key(
+        "float32", "type of stored parameters; training all of them requires float32", DTYPE
+    ),
+    "model.compute_dtype": Key("bfloat16", "type of activations", DTYPE),
+    # For mixtures of experts, where rounding moves a token to another expert.
+    "model.replay_routes": Key(
+        False,
+        "whether updates send each token through the experts of its rollout (docs/scaling.md)",
+    ),
+    "model.unroll": Key(
+        1,
+        "number of layers in one step of the scan over layers; more: longer compilation",
+        POSITIVE,
+    ),
+    "model.remat": Key(
+        "full",
+        "activations that are recomputed; offload: all, with layer inputs in host memory "
+        "(docs/scaling.md)",
+        one_of("none", "dots", "attention", "full", "offload"),
+    ),
+    # devices along each axis
+    "mesh.data": Key(-1, "number of devices that split the batch; -1: all remaining", COUNT),
+    "mesh.fsdp": Key(1, "number of devices that split batch and parameters", COUNT),
+    # For layers that do not fit in one device, or more devices than rows.
+    "mesh.tensor": Key(1, "number of devices that split heads and inner width", COUNT),
+    # generation
+    "engine.name": Key(
+        "jax",
+        "engine of rollouts; jax: in this process; jax_server: the same on other machines "
+        "(docs/engine_server.md); vllm: servers beside it (docs/scaling.md)",
+        one_of("jax", "jax_server", "vllm"),
+    ),
+    "engine.slots": Key(
+        128,
+        "number of sequences that a host decodes together, spread over its devices; auto: 128, or "
+        "less where an iteration has fewer episodes",
+        POSITIVE,
+        auto=True,
+    ),
+    # For models whose weights fit in one device for training, sharded, and not for sampling.
+    "engine.tensor": Key(
+        0,
+        "number of devices that split the weights; 0: mesh.tensor, or more if needed "
+        "(docs/scaling.md)",
+        NOT_NEGATIVE,
+    ),
+    "engine.devices": Key(
+        0,
+        "number of devices of a host for the engine alone; 0: those that train (docs/scaling.md)",
+        NOT_NEGATIVE,
+    ),
+    "engine.dtype": Key(
+        "bfloat16", "type of activations and KV cache; servers: of weights too", DTYPE
+    ),
+    "engine.prefill_buckets": Key(
+        (), "prompt lengths to compile for; (): powers of two", tuple_of(POSITIVE, int)
+    ),
+    "engine.prefill_rows": Key(
+        (16,),
+        "number of prompts (or chunks) in one prefill on a device; several sizes: repeatable "
+        "only to rounding",
+        tuple_of(POSITIVE, int),
+    ),
+    "engine.prefill_chunk": Key(
+        0,
+        "number of tokens in the chunks of prompts, shared ones read once; 0: whole prompts "
+        "in buckets; auto: 32, or 0 with engine.prefill_buckets",
+        NOT_NEGATIVE,
+        auto=True,
+    ),
+    # For gigpo serve, which cannot know whether programs hold conversations.
+    "engine.keep_responses": Key(
+        False,
+        "whether the next call of a conversation continues in its slot, or False: responses are "
+        "read again (docs/conversations.md); auto: True for conversations read in chunks",
+        auto=True,
+    ),
+    "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
+    "sampling.temperature": Key(1.0, "temperature of training rollouts", POSITIVE),
+    "sampling.top_p": Key(1.0, "probability mass of nucleus sampling; 1: off", POSITIVE_FRACTION),
+    "sampling.top_k": Key(-1, "number of most probable tokens to sample from; -1: off", COUNT),
+    "sampling.max_prompt_tokens": Key(
+        2048,
+        "largest number of tokens in a prompt; longer ones lose history, then text of the "
+        "observation",
+        at_least(4),
+        mixes=True,
+    ),
+    "sampling.max_response_tokens": Key(
+        512,
+        "largest number of tokens in a response; longer ones are truncated",
+        POSITIVE,
+        mixes=True,
+    ),
+    "sampling.stop": Key(
+        ("</action>",),
+        "texts that end a response; the first of them in a response counts",
+        tuple_of(Rule("a text that is not empty", bool), str),
+    ),
+    # objective
+    "rl.algorithm": Key(
+        "gigpo",
+        "algorithm that computes advantages (docs/choosing.md)",
+        Rule(
+            f"one of {', '.join(ALGORITHMS)}, or module:NAME",
+            lambda value: value in ALGORITHMS or ":" in value,
+        ),
+    ),
+    "rl.preset": Key(
+        "verl_agent",
+        "variant of the advantages: the paper's or that of published code (docs/algorithm.md)",
+        one_of(*PRESETS),
+    ),
+    "rl.gamma": Key(
+        0.95,
+        "discount factor of step returns, also in saved rollouts and the credit oracle",
+        FRACTION,
+        auto=True,
+    ),
+    "rl.step_weight": Key(
+        1.0, "weight omega of the step advantage (equation 8)", NOT_NEGATIVE, auto=True
+    ),
+    "rl.normalize": Key(
+        "mean_std",
+        "normalization of advantages; mean_std divides by the standard deviation",
+        one_of("mean_std", "mean"),
+        auto=True,
+    ),
+    # For asymmetric clips, as in DAPO and GSPO.
+    "rl.clip_low": Key(
+        0.2,
+        "lower clip of the ratio: it is clipped to [1 - clip_low, 1 + clip_high]",
+        NOT_NEGATIVE,
+        auto=True,
+    ),
+    "rl.clip_high": Key(0.2, "upper clip of the ratio", NOT_NEGATIVE, auto=True),
+    "rl.dual_clip": Key(
+        3.0,
+        "bound of the loss: dual_clip times a negative advantage; 0: off",
+        Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
+        auto=True,
+    ),
+    "rl.ratio": Key(
+        "token", "probability ratio that is clipped (docs/loss.md)", one_of(*RATIOS), auto=True
+    ),
+    # For HölderPO, whose schedule of the exponent differs by task.
+    "rl.hoelder_first": Key(
+        1.0,
+        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; p then "
+        "changes linearly",
+        POWER,
+        auto=True,
+    ),
+    "rl.hoelder_last": Key(-1.0, "exponent p after the last iteration", POWER, auto=True),
+    "rl.kl_coef": Key(
+        0.01, "coefficient of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True
+    ),
+    # For PPO, whose KL penalty is in the rewards.
+    "rl.kl_in": Key(
+        "loss", "place of the KL term: in the loss, or in the rewards", one_of("loss", "reward")
+    ),
+    "rl.entropy_coef": Key(0.0, "coefficient of the entropy bonus", NOT_NEGATIVE),
+    "rl.loss_mean": Key(
+        "tokens",
+        "mean of the loss: over tokens, responses, responses of constant length, or episodes "
+        "(docs/loss.md)",
+        one_of(*get_args(Mean)),
+        auto=True,
+    ),
+    "rl.old_logprobs": Key(
+        "auto",
+        "source of the ratio's old log-probabilities: the engine, or recomputed by the learner",
+        one_of("auto", "engine", "recompute"),
+    ),
+    "rl.importance_correction": Key(
+        "auto",
+        "weights of tokens or responses by learner / engine, or masks of responses (docs/loss.md)",
+        one_of("auto", *CORRECTIONS),
+    ),
+    # For servers that round otherwise: each correction has a cap of its own in its paper.
+    "rl.importance_cap": Key(
+        2.0,
+        "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap",
+        POSITIVE,
+        auto=True,
+    ),
+    "rl.anchor_match": Key(
+        "exact",
+        "condition for two anchor states to be the same",
+        one_of("exact", "similar"),
+        auto=True,
+    ),
+    "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION, auto=True),
+    "critic.kind": Key(
+        "none",
+        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
+        one_of("none", "model", "head"),
+        auto=True,
+    ),
+    # optimizer, in float32
+    "optim.name": Key(
+        "adamw",
+        "optimizer; muon: Muon for the matrices of the layers, AdamW for everything else",
+        one_of(*OPTIMIZERS),
+    ),
+    "optim.lr": Key(
+        1e-6,
+        "peak learning rate; bfloat16 parameters cannot take steps this small, hence "
+        "model.param_dtype=float32",
+        POSITIVE,
+    ),
+    "optim.schedule": Key(
+        "constant",
+        "schedule of the learning rate after the warm-up; linear and cosine end at 0",
+        one_of(*SCHEDULES),
+    ),
+    "optim.warmup_fraction": Key(
+        0.0, "fraction of the run in which the learning rate rises", FRACTION
+    ),
+    "optim.b2": Key(0.999, "decay of the second moment", DECAY),
+    # For all parameters at a higher rate; published scripts differ in it.
+    "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
+    # For a critic or an adapter with a rate whose first gradients are large.
+    "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
+    # For models that fit with 14 bytes a parameter, and not with 16.
+    "optim.moment_dtype": Key(
+        "float32", "type of the stored first moment; the second is float32", DTYPE
+    ),
+    "batch.row_length": Key(
+        4096,
+        "number of tokens in a packed row, at most 32 texts (long rows more); must hold a prompt "
+        "and its response, or a conversation",
+        POSITIVE,
+    ),
+    "batch.rows": Key(4, "number of rows in a microbatch, over all devices", POSITIVE),
+    "batch.fit_rows": Key(
+        True,
+        "whether rows are shorter and fewer where the samples of an iteration need less; "
+        "batch.row_length and batch.rows are then limits (docs/performance.md)",
+    ),
+    "batch.share_prefixes": Key(
+        False,
+        "whether shared prefixes of prompts are computed once, in scores and, with "
+        "train.minibatch_by=group, in updates (docs/performance.md)",
+    ),
+    "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
+    # training
+    "train.iterations": Key(
+        150, "number of iterations: a rollout, followed by updates", POSITIVE, may_grow=True
+    ),
+    "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
+    "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
+    # For dynamic sampling, as in DAPO.
+    "train.refill_groups": Key(
+        0,
+        "largest number of replacements of a group whose episodes all end alike by a group of "
+        "another task",
+        NOT_NEGATIVE,
+    ),
+    # For environments in which few episodes take most of the time.
+    "train.finish_fraction": Key(
+        1.0,
+        "fraction of a group's episodes that must end; then the others are cancelled; 1: off "
+        "(docs/scaling.md)",
+        POSITIVE_FRACTION,
+    ),
+    # For tasks of which most are won, or lost, from the start.
+    "train.curriculum": Key(
+        "none",
+        "order of tasks: in turn (none), or more of the task types whose success is near 50% "
+        "(success)",
+        one_of("none", "success"),
+    ),
+    "train.minibatch": Key(
+        256,
+        "number of environment steps in an optimizer update; steps of a conversation stay together",
+        POSITIVE,
+    ),
+    "train.minibatch_by": Key(
+        "step",
+        "unit that is dealt into minibatches: single steps, or whole task groups "
+        "(docs/performance.md)",
+        one_of("step", "group"),
+    ),
+    "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
+    # For rollouts that take as long as updates: both run at once.
+    "train.max_staleness": Key(
+        0,
+        "largest number of updates between the weights that sample and those that learn; 0: no "
+        "rollouts in updates",
+        NOT_NEGATIVE,
+    ),
+    # For servers, whose long responses would otherwise hold up the weights.
+    "train.inflight": Key(
+        False,
+        "whether new weights replace those of running requests; True: no exact resume "
+        "(docs/engine_server.md)",
+    ),
+    "train.save_rollouts": Key(
+        10, "number of iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True
+    ),
+    "eval.every": Key(
+        5,
+        "number of iterations between evaluations; 0: before and after training only",
+        NOT_NEGATIVE,
+    ),
+    "eval.panel": Key(
+        "", "frozen evaluation set: its name or JSON file (docs/alfworld.md)", mixes=True
+    ),
+    "eval.tasks": Key(0, "number of the panel's first tasks to evaluate; 0: all", NOT_NEGATIVE),
+    "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
+    "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
+    "eval.trials": Key(
+        1,
+        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
+        "(docs/agents.md)",
+        POSITIVE,
+        auto=True,
+    ),
+    "checkpoint.every": Key(
+        10, "number of iterations between checkpoints", POSITIVE, may_change=True
+    ),
+    # For runs of which an earlier state is evaluated afterwards.
+    "checkpoint.keep": Key(2, "number of checkpoints kept", POSITIVE, may_change=True),
+}
