@@ -25,7 +25,6 @@ from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
 from gigpo_jax.run.progress import show_stage
 from gigpo_jax.run.records import find_saved_config
-from gigpo_jax.run.workdir import check_run
 
 RUN_MODES = ("eval", "serve", "export")  # of a finished run, whose workdir has its config
 
@@ -91,7 +90,8 @@ def _run(argv: list[str]) -> int:
     name = pathlib.Path(flags.config.partition(":")[0]).stem
     workdir = pathlib.Path(flags.workdir or f"runs/{name}")
     if flags.mode in RUN_MODES:
-        check_run(workdir, config, initial=flags.initial)
+        resumed = importlib.import_module("gigpo_jax.run.resumed")
+        resumed.check_run(workdir, config, initial=flags.initial)
     if config.distributed:
         if flags.mode in ("serve", "engine"):
             reason = "each host serves by itself"

@@ -15,7 +15,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.commands import MODES, TOOLS
 from gigpo_jax.main import main
-from gigpo_jax.run.workdir import check_run
+from gigpo_jax.run.resumed import check_run
 
 CONFIG = "--config=configs/quickstart.py"
 ROOT = Path(__file__).parent.parent

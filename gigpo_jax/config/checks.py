@@ -56,6 +56,7 @@ def used_parts(config: ConfigDict) -> list[str]:
         "adapter": config.model.param_dtype != "float32",
         "critic": algorithm.critic_values > 0 or config.critic.kind != "none",
         "starts of episodes": algorithm.fork_choice != "",
+        "agents": config.eval.trials > 1,
         "gigpo sft": not config.model.path,
     }
     # Environments of a mix may have keys of any part, and a harness is the endpoint's.

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.memory import SignalBytes
 from gigpo_jax.policy import Policy, load_policy
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.workdir import check_adapter
+from gigpo_jax.run.records import CONFIG
 
 
 def open_policy(
@@ -26,5 +26,8 @@ def open_policy(
     """
     with show_stage(f"loading {config.model.path}"):
         policy = load_policy(config, mesh, signal_bytes, samples=samples)
-    check_adapter(workdir, config, policy.base)
+    if (workdir / CONFIG).exists():
+        from gigpo_jax.run.resumed import check_adapter
+
+        check_adapter(workdir, config, policy.base)
     return policy

@@ -8,6 +8,8 @@ from gigpo_jax.core.errors import InputError, nearest_names
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
+BASE = "base.json"  # checksum of the weights that the adapter of a run belongs to
+FIX_TORN_FILE = "restore the file from a copy or choose another --workdir"
 
 
 def read_records(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

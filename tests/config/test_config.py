@@ -655,6 +655,22 @@ def test_training_samples_from_the_distribution_that_the_learner_knows(old_logpr
     assert resolve(config, trains=False).sampling.top_p == 0.9
 
 
+def test_a_part_is_checked_where_its_keys_have_their_defaults():
+    config = default_config().unlock()
+    config.eval.trials = 2
+    with pytest.raises(InputError, match=r"config\.eval\.trials=2: only gigpo eval has trials"):
+        resolve(config)
+    config.eval.trials = None
+    config.model.param_dtype = "bfloat16"
+    with pytest.raises(InputError, match=r"config\.model\.param_dtype='bfloat16': small updates"):
+        resolve(config)
+    config.model.param_dtype = "float32"
+    config.rl.algorithm = "ppo"
+    config.critic.kind = "none"
+    with pytest.raises(InputError, match=r"config\.critic\.kind='none': ppo needs a critic"):
+        resolve(config)
+
+
 def test_the_core_has_few_keys_and_none_that_was_removed():
     """What every run has stays short: a part that few runs use declares its own keys."""
     assert 50 < len(CORE) <= 110

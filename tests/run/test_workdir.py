@@ -18,7 +18,8 @@ from gigpo_jax.core.files import check_writable
 from gigpo_jax.core.machine import read_types
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run import workdir as folders
-from gigpo_jax.run.workdir import check_adapter, claim_workdir, open_workdir
+from gigpo_jax.run.resumed import check_adapter
+from gigpo_jax.run.workdir import claim_workdir, open_workdir
 
 
 def opened(workdir: Path, config: ConfigDict) -> None:

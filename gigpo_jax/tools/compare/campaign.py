@@ -13,7 +13,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS
-from gigpo_jax.run.workdir import check_same_config
+from gigpo_jax.run.resumed import check_same_config
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
