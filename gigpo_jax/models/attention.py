@@ -28,9 +28,7 @@ def attention(
     window: int = 0,
     kernels: str | None = None,
 ) -> jax.Array:
-    """Computes causal self-attention of packed rows.
-
-    By cuDNN, splash attention or plain XLA.
+    """Computes causal self-attention of packed rows, by cuDNN, splash attention or plain XLA.
 
     Args:
       query: [B, T, H, K] in the compute dtype, rotary applied.
@@ -67,20 +65,14 @@ def attention(
 
 
 def reads_bands(length: int, window: int) -> bool:
-    """Tells whether XLA's kernel cuts rows into bands.
-
-    `length` is the number of tokens of a row, `window` that of a band.
-    """
+    """Returns whether XLA's kernel cuts rows of `length` tokens into bands of `window` tokens."""
     # In bands a query has the keys of two windows, in whole rows at most those of the row: with
     # fewer than three windows bands save little.
     return 3 * window <= length
 
 
 def saves_attention(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Tells `jax.checkpoint` to save the results of attention.
-
-    A policy; the backward pass reads the results.
-    """
+    """Tells `jax.checkpoint`, as a policy, to save results of attention for the backward pass."""
     # Results of cuDNN's kernel have no names, so its primitive is compared.
     return params.get("name") == MIXED or primitive.name == "dot_product_attention_fwd_wrapper"
 
@@ -106,10 +98,9 @@ def cached_attention(
     kernels: str | None = None,
     window: jax.Array | int | None = None,
 ) -> jax.Array:
-    """Computes attention of one new token per slot.
+    """Computes attention of one new token per slot over the slot's cache, the token included.
 
-    It goes over the slot's cache, the token included. A cache longer than `BLOCK` is read only as
-    far as the longest slot is filled.
+    A cache longer than `BLOCK` is read only as far as the longest slot is filled.
 
     Args:
       query: [S, H, K] in the compute dtype, rotary applied.
@@ -158,7 +149,7 @@ def cached_attention(
 def _masked_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int
 ) -> jax.Array:
-    """Attention with a mask, in quarters of the queries.
+    """Computes attention with a mask, a quarter of the queries at a time.
 
     A quarter computes products only with the keys that its queries may see.
 
@@ -204,9 +195,9 @@ def _banded_attention(
     max_segment: int,
     window: int,
 ) -> jax.Array:
-    """Attention of rows cut into blocks of `max_segment` tokens.
+    """Computes attention of rows cut into blocks of `max_segment` tokens.
 
-    The keys of a query are then in its block or the previous one. `window` as for `attention`.
+    The keys of a query are then in its block or the previous one. `window` is as for `attention`.
     """
     batch, length = query.shape[:2]
     num_blocks = -(-length // max_segment)

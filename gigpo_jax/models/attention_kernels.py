@@ -65,10 +65,7 @@ def segment_extents(segment_ids: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _cudnn_segments(
     query: jax.Array, key: jax.Array, value: jax.Array, segment_ids: jax.Array
 ) -> jax.Array:
-    """Computes cuDNN's attention of packed segments.
-
-    The segments are given by their lengths and offsets.
-    """
+    """Computes cuDNN's attention of packed segments, given by their lengths and offsets."""
     # A mask, as trees have it, would be an array of T x T, with a gradient that nobody reads.
     # jax.nn.dot_product_attention has no offsets, hence the private module.
     from jax._src.cudnn import fused_attention_stablehlo as cudnn

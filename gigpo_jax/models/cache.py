@@ -35,18 +35,18 @@ class KVCache:
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:
-    """C for sequences of at most `tokens` tokens.
+    """Returns C for sequences of at most `tokens` tokens, with room for a padded last chunk.
 
-    Where prompts are read in chunks, the padding of a last chunk has room too.
+    Only prompts that are read in chunks have such padding.
     """
     chunk = prefill_chunk or 1
     return -(-tokens // chunk) * chunk
 
 
 def memory_order(num_axes: int, heads: int) -> Layout:
-    """Returns the memory order of keys and values on TPUs.
+    """Returns the memory order of keys and values on TPUs: the heads of a token are contiguous.
 
-    In an array [..., G, C, K] the heads of a token are contiguous. `heads` is G of one device.
+    It is for arrays [..., G, C, K], and `heads` is G of one device.
     """
     # One head is contiguous in any order. Beside the last axis in memory, which has whole tiles,
     # it would be stored as two, and XLA copies the cache in loops to be rid of the padding.
@@ -59,9 +59,9 @@ def memory_order(num_axes: int, heads: int) -> Layout:
 
 
 def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
-    """Keeps an array in a memory order on TPUs.
+    """Keeps a cache or its slice in a memory order on TPUs, by default `memory_order`.
 
-    The array is a cache or its slice. No effect elsewhere. Without an order it is `memory_order`.
+    It has no effect elsewhere.
     """
 
     # In loops XLA would depart from the order of the arguments.
@@ -97,9 +97,7 @@ def to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the keys and values of prompts into slots.
-
-    They start at index 0.
+    """Writes the keys and values of prompts into slots, from index 0 on.
 
     Args:
       cache: the cache.
@@ -124,10 +122,9 @@ def write_prompt_store(store: jax.Array, entries: jax.Array, slots: jax.Array) -
 def write_tokens(
     cache: KVCache, key: jax.Array, value: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:
-    """Writes key and value of one token of every slot.
+    """Writes key and value of one token of every slot, [S, G, K] of one layer.
 
-    They are [S, G, K] of one layer. `positions` [S] i32 are the tokens' indices in their slots; at
-    C or more nothing is written.
+    `positions` [S] i32 are the tokens' indices in their slots; at C or more nothing is written.
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
@@ -152,10 +149,9 @@ def write_windows(
     starts: jax.Array,
     layer: jax.Array | int = 0,
 ) -> jax.Array:
-    """Writes windows into a store.
+    """Writes windows [B, L', G, T, K] into a store [L, S, G, C, K].
 
-    Windows [B, L', G, T, K] go into store [L, S, G, C, K] from `layer` and `starts` [B] on. Windows
-    that reach beyond the store are dropped.
+    They start at `layer` and at `starts` [B]. Windows that reach beyond the store are dropped.
     """
     # Whole windows: for single tokens XLA's TPU backend transposes the cache.
     indices = jnp.stack([jnp.full_like(slots, layer), slots, starts], axis=-1)

@@ -94,9 +94,9 @@ def chunk_attention(
 
 
 def _block_size(capacity: int) -> int:
-    """Returns the number of entries of a block.
+    """Returns the number of entries of a block, at most `BLOCK` and a multiple of 32.
 
-    Blocks are equal, at most `BLOCK`, as few as needed, in multiples of 32.
+    Blocks are equal, and as few as needed.
     """
     num_blocks = -(-capacity // BLOCK)
     even_size = -(-capacity // num_blocks)

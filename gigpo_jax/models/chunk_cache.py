@@ -17,10 +17,9 @@ def write_chunks(
     slots: jax.Array,
     starts: jax.Array,
 ) -> KVCache:
-    """Writes keys and values of one layer into `slots` [B].
+    """Writes keys and values of one layer, [B, T, G, K], into `slots` from `starts` on, [B] each.
 
-    They are [B, T, G, K] and go from `starts` [B] on. Nothing is written into a slot S, or where
-    start + T exceeds C.
+    Nothing is written into a slot S, or where start + T exceeds C.
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:
@@ -32,10 +31,7 @@ def write_chunks(
 def write_chunk_routes(
     cache: KVCache, routes: jax.Array, layer: jax.Array | int, slots: jax.Array, starts: jax.Array
 ) -> KVCache:
-    """Writes the experts of chunks as `write_chunks` does.
-
-    They are [B, T, k] of one layer.
-    """
+    """Writes the experts of chunks, [B, T, k] of one layer, as `write_chunks` does."""
     assert cache.routes is not None
     entries = routes[:, :, None].astype(cache.routes.dtype)
     return with_routes(cache, _write_chunk_store(cache.routes, entries, layer, slots, starts))
@@ -56,9 +52,7 @@ def _write_chunk_store(
 def copy_chunks(
     cache: KVCache, sources: jax.Array, targets: jax.Array, starts: jax.Array, length: int
 ) -> KVCache:
-    """Copies entries of all layers between slots.
-
-    All are read before the first is written.
+    """Copies entries of all layers between slots; all are read before the first is written.
 
     Args:
       cache: the cache.

@@ -3,7 +3,7 @@
 The NNX modules name and initialise the parameters and define one layer. All functions take the
 parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L
 (`for_cpu`: one tree a layer). Layers without experts in a model with experts have a stack of their
-own, "dense_layers". The dtype of the computation may differ from that of the parameters;
+own, "dense_layers". The dtype of the computation may differ from the dtype of the parameters;
 norm statistics, rotary embedding and softmax are always float32.
 """
 
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
 
 def output_embedding(config: DecoderConfig, params: Params) -> jax.Array:
-    """Returns the output matrix [V, D] in the parameters' dtype.
-
-    It is the input embedding, if tied.
-    """
+    """Returns the output matrix [V, D] in the parameters' dtype: the input embedding, if tied."""
     return params["embed"] if config.tie_word_embeddings else params["head"]
 
 
@@ -86,10 +83,7 @@ def logits(
     *,
     dtype: Any = None,
 ) -> jax.Array:
-    """Scores every next token.
-
-    [B, T] -> [B, T, V] f32; arguments as for `hidden_states`.
-    """
+    """Scores every next token, [B, T] -> [B, T, V] f32; arguments as for `hidden_states`."""
     hidden = hidden_states(config, params, tokens, positions, segment_ids, Execution(dtype))
     return score_tokens(config, params, hidden)
 
@@ -98,7 +92,7 @@ class ModelResult(NamedTuple):
     """Result of `run_model`.
 
     Attributes:
-      hidden: [B, T, D] after the final norm; with `lengths` those of the last tokens, [B, D].
+      hidden: [B, T, D] after the final norm; with `lengths`, of the last tokens, [B, D].
       keys_values: keys and values, each [L, B, T, G, K]; None without `lengths`.
       routes: [L', B, T, k] i32, experts of the tokens in each layer that has experts; None unless
         they are kept.
@@ -284,10 +278,7 @@ class _Layers:
 
 
 def _split_routes(config: DecoderConfig, routes: jax.Array) -> jax.Array:
-    """Splits the experts of tokens by layer.
-
-    [B, T, L' k] -> [L', B, T, k].
-    """
+    """Splits the experts of tokens by layer, [B, T, L' k] -> [L', B, T, k]."""
     assert config.experts is not None
     split = routes.reshape(*routes.shape[:-1], -1, config.experts.per_token)
     return jnp.moveaxis(split, -2, 0)
@@ -302,10 +293,7 @@ def _slice_run(config: DecoderConfig, run: LayerRun, stacked: Any) -> Any:
 
 
 def _join_runs(results: Sequence[Any]) -> Any:
-    """Joins the stacked results of runs.
-
-    None where there are none.
-    """
+    """Joins the stacked results of runs; None if there are no results."""
     if len(results) < 2:
         return results[0] if results else None
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *results)
@@ -327,20 +315,14 @@ def embed_tokens(
 
 
 def apply_final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
-    """Applies the norm after the last layer.
-
-    [..., D] -> [..., D].
-    """
+    """Applies the norm after the last layer, [..., D] -> [..., D]."""
     # Only the structure of the module is made; its parameters are those of the argument.
     norm = nnx.eval_shape(lambda: family_norm(config, config.hidden_size, dtype=x.dtype))
     return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
 
 
 def score_tokens(config: DecoderConfig, params: Params, hidden: jax.Array) -> jax.Array:
-    """Scores all tokens of the vocabulary.
-
-    Hidden states [..., D] -> [..., V] f32, -inf for ids without a token.
-    """
+    """Scores the vocabulary for hidden states, [..., D] -> [..., V] f32; -inf for unused ids."""
     # float32 scores in every dtype: log-probabilities are differences of scores, and bfloat16 has 8
     # significant bits.
     matrix = output_embedding(config, params).astype(hidden.dtype)

@@ -1,6 +1,6 @@
 """The shape of a decoder: sizes, and the kinds of its layers.
 
-What models of one `model_type` have in common stands in `families`.
+`families` has what models of one `model_type` have in common.
 """
 
 from dataclasses import dataclass
@@ -75,9 +75,7 @@ class LayerRun(NamedTuple):
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a model.
-
-    `hf_config.py` maps the names to those of config.json.
+    """The shape of a model, whose names `hf_config.py` maps to the names in config.json.
 
     Attributes:
       vocab_size: V, rows of the embedding.
@@ -202,10 +200,7 @@ class DecoderConfig:
 
     @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The layers in their order.
-
-        They are one run where all are of one stack.
-        """
+        """The layers in their order, as one run where all are of one stack."""
         runs: list[LayerRun] = []
         ends = {LAYERS: 0, DENSE_LAYERS: 0}
         for layer in range(self.num_layers):

@@ -34,10 +34,9 @@ def init_cache(
     *,
     keeps_routes: bool = False,
 ) -> KVCache:
-    """Makes an empty cache for `slots` sequences.
+    """Makes an empty cache for `slots` sequences of at most `length` tokens each.
 
-    Each has at most `length` tokens. With `keeps_routes` the cache of a model with experts has
-    room for those of every token.
+    With `keeps_routes` the cache of a model with experts has room for the experts of every token.
     """
     shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
     routes = None

@@ -34,9 +34,7 @@ REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
 
 @dataclass(frozen=True)
 class Execution:
-    """Settings of `hidden_states` that change its cost.
-
-    They change its result only by rounding.
+    """Settings of `hidden_states` that change its cost, and its result only by rounding.
 
     Attributes:
       dtype: compute dtype; None is the parameters'.

@@ -24,10 +24,7 @@ def select_all(x: jax.Array) -> jax.Array:
 
 
 def select_last(lengths: jax.Array) -> Select:
-    """Selects the last token of each row.
-
-    x [B, T, D], `lengths` [B] -> [B, D].
-    """
+    """Selects the last token of each row, x [B, T, D] with `lengths` [B] -> [B, D]."""
     # A row that is not filled has length 0; its result is not used.
     index = jnp.maximum(lengths - 1, 0)[:, None, None]
     return lambda x: jnp.take_along_axis(x, index, axis=1)[:, 0]
@@ -38,7 +35,7 @@ class Layer(nnx.Module):
 
     Attention is an argument, so training, prefill and decoding share the layer. The linear layers
     in `adapted` have a low-rank pair (`models.lora`). In a model with experts the layers of the
-    stack "layers" have a router and experts, those of "dense_layers" one SwiGLU block.
+    stack "layers" have a router and experts, the layers of "dense_layers" one SwiGLU block.
     """
 
     def __init__(
@@ -216,10 +213,7 @@ def family_norm(config: DecoderConfig, width: int, *, dtype: Any) -> RMSNorm:
 
 @functools.cache
 def layer_graph(config: DecoderConfig, adapted: tuple[str, ...], stack: str) -> Any:
-    """Returns the graph of a `Layer`.
-
-    `nnx.merge` combines it with the parameters of one layer.
-    """
+    """Returns the graph of a `Layer`, for `nnx.merge` with the parameters of one layer."""
     # Dtype and keys have no effect: the graph is the structure alone. It is cached, because every
     # trace of a model asks for it.
     make_layer = functools.partial(Layer, config, dtype=jnp.float32, adapted=adapted, stack=stack)

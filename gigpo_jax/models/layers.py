@@ -72,20 +72,14 @@ class Linear(nnx.Module):
 
 
 def adapted_linears(layers: Any) -> tuple[str, ...]:
-    """Names the linear layers with a low-rank pair.
-
-    Layers may be stacked or split.
-    """
+    """Names the linear layers with a low-rank pair, in stacked or split layers."""
     # All layers have the same pairs.
     linears = layers[0] if isinstance(layers, tuple) else layers
     return tuple(name for name, leaves in linears.items() if "lora_a" in leaves)
 
 
 class RMSNorm(nnx.Module):
-    """RMS normalization with statistics in float32.
-
-    x [..., D] / rms(x) * (offset + scale).
-    """
+    """RMS normalization, x [..., D] / rms(x) * (offset + scale), with statistics in float32."""
 
     def __init__(self, width: int, *, eps: float, dtype: Any, offset: float = 0.0) -> None:
         self.eps = eps
@@ -103,9 +97,6 @@ class RMSNorm(nnx.Module):
 
 
 def draw_normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Draws a matrix from a normal distribution.
-
-    Its standard deviation is `INITIALIZER_RANGE`.
-    """
+    """Draws a matrix from a normal distribution with standard deviation `INITIALIZER_RANGE`."""
     # Drawn in float32, so that a model is the same up to rounding in every dtype.
     return (INITIALIZER_RANGE * jax.random.normal(rngs.params(), shape, jnp.float32)).astype(dtype)

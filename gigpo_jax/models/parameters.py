@@ -14,10 +14,7 @@ from gigpo_jax.models.layers import draw_normal
 
 
 class Decoder(nnx.Module):
-    """The whole parameter tree.
-
-    It has the embedding, stacked layers, the final norm and, if untied, a head.
-    """
+    """The whole parameter tree: embedding, stacked layers, final norm and, if untied, a head."""
 
     def __init__(self, config: DecoderConfig, *, dtype: Any, rngs: nnx.Rngs):
         def make_layers(stack: str) -> Layer:
@@ -49,9 +46,7 @@ class Decoder(nnx.Module):
 
 @functools.partial(jax.jit, static_argnames=("config", "dtype"))
 def init_params(config: DecoderConfig, key: jax.Array, dtype: Any = jnp.float32) -> Params:
-    """Draws random parameters.
-
-    Matrices have standard deviation 0.02, biases are 0 and norm scales 1.
+    """Draws random matrices with standard deviation 0.02; biases are 0 and norm scales 1.
 
     Returns:
       A nested dict of arrays; under `layers` every leaf has a first axis of length L.

@@ -55,7 +55,7 @@ class YarnScaling:
       original_max_position_embeddings: original context, tokens.
       beta_fast: full turns in the original context above which rotations stay.
       beta_slow: full turns below which rotations are slowed in full.
-      attention_factor: factor of cosines and sines; None: that of the paper's equation 22.
+      attention_factor: factor of cosines and sines; None: as in the paper's equation 22.
     """
 
     factor: float

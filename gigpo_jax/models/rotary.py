@@ -23,7 +23,7 @@ def rotary_angles(
     scaling: "Scaling | None" = None,
     axes: Sequence[int] = (),
 ) -> Rotary:
-    """Cosines and sines of the rotation angles.
+    """Returns cosines and sines of the rotation angles.
 
     With `axes`, positions have a first axis, and frequency i turns with positions[axes[i]] (M-RoPE,
     arXiv 2409.12191, section 2.1).
@@ -73,7 +73,7 @@ def model_angles(
 def take_angles(
     config: DecoderConfig, angles: tuple[Rotary, ...], layer: jax.Array | int | None
 ) -> Rotary:
-    """Takes the angles of a layer, by its index in the model, out of those of `model_angles`."""
+    """Takes the angles of a layer, by its index in the model, out of a `model_angles` result."""
     if len(angles) == 1:
         return angles[0]
     if isinstance(layer, int):
@@ -83,9 +83,9 @@ def take_angles(
 
 
 def rotate(x: jax.Array, angles: Rotary) -> jax.Array:
-    """Rotates x [..., heads, K].
+    """Rotates x [..., heads, K], pairing entry i with entry i + K/2 as Hugging Face models do.
 
-    The result has the dtype of x. Entry i pairs with entry i + K/2, as in Hugging Face models.
+    The result has the dtype of x.
     """
     cos, sin = angles
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)

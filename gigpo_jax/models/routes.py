@@ -32,9 +32,9 @@ def chosen_experts(
     execution: Execution = Execution(),
     routes: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns the experts that tokens go through.
+    """Returns the experts that tokens go through, [B, T, R] i32, as `routes` of `hidden_states`.
 
-    Arguments are those of `hidden_states`; the result [B, T, R] i32 is as its `routes`.
+    Other arguments are as for `hidden_states`.
     """
     result = run_model(
         config,
@@ -51,19 +51,13 @@ def chosen_experts(
 
 
 def merge_routes(routes: jax.Array) -> jax.Array:
-    """Joins the experts of tokens in all layers.
-
-    [L', ..., k] -> [..., L' k].
-    """
+    """Joins the experts of tokens in all layers, [L', ..., k] -> [..., L' k]."""
     moved = jnp.moveaxis(routes, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
 
 def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the experts of prompts as `write_prompts` does.
-
-    They are [L', B, T, k].
-    """
+    """Writes the experts of prompts, [L', B, T, k], as `write_prompts` does."""
     assert cache.routes is not None
     entries = routes[..., None, :].astype(cache.routes.dtype)
     return with_routes(cache, write_prompt_store(cache.routes, entries, slots))
@@ -72,10 +66,7 @@ def write_prompt_routes(cache: KVCache, routes: jax.Array, slots: jax.Array) -> 
 def write_token_routes(
     cache: KVCache, routes: jax.Array, layer: jax.Array | int, positions: jax.Array
 ) -> KVCache:
-    """Writes the experts of tokens as `write_tokens` does.
-
-    They are [S, k] of one layer.
-    """
+    """Writes the experts of tokens, [S, k] of one layer, as `write_tokens` does."""
     assert cache.routes is not None
     entries = routes[:, None].astype(cache.routes.dtype)
     return with_routes(cache, write_token_store(cache.routes, entries, layer, positions))

@@ -10,9 +10,9 @@ from gigpo_jax.models.layer import Params
 
 
 class ValueHead(nnx.Module):
-    """A head of `count` values a token.
+    """A head of `count` values a token, x [..., D] -> [..., count] f32, all 0 at the start.
 
-    x [..., D] -> [..., count] f32, or [...] for one value; it starts at 0 everywhere.
+    With one value the result is [...].
     """
 
     def __init__(self, width: int, count: int, *, dtype: Any) -> None:
@@ -31,9 +31,9 @@ class ValueHead(nnx.Module):
 
 
 def predict_values(params: Params, hidden: jax.Array) -> jax.Array:
-    """Applies the value head `params["value_head"]` to hidden states.
+    """Applies the value head `params["value_head"]` to hidden states, [..., D] -> [...] f32.
 
-    [..., D] -> [...] f32, or [..., values] for several values a token.
+    With several values a token the result is [..., values].
     """
     width, count = params["value_head"]["kernel"].shape
     # Only the structure of the module is made, no array.

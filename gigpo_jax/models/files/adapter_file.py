@@ -59,9 +59,9 @@ Names = list[tuple[str, tuple[int, ...]]]
 
 
 def tensor_names(adapter: Params, *, tower: str) -> Names:
-    """Returns name and stored shape of an adapter's tensors.
+    """Returns name and stored shape of an adapter's tensors, in the order of the file.
 
-    They are in the order of the file. `adapter` may hold shapes in place of arrays.
+    `adapter` may hold shapes in place of arrays.
     """
     names: Names = []
     for stack, pairs in lora.layer_stacks(adapter).items():
@@ -84,10 +84,10 @@ def write_adapter(
     dtype: Any = np.float32,
     on_tensor: OnTensor | None = None,
 ) -> None:
-    """Writes a folder that PEFT, vLLM and `load_adapter` read.
+    """Writes a folder for the model `base` that PEFT, vLLM and `load_adapter` read.
 
-    It is for the model `base`. All processes must call this; those with `folder` None only take
-    part in gathering. Not atomic; raises OSError.
+    All processes must call this; processes with `folder` None only take part in gathering. The
+    write is not atomic and raises OSError.
     """
     dtype = np.dtype(dtype)
 
@@ -113,10 +113,7 @@ def write_adapter(
 
 
 def config_json(config: LoraConfig, base: str, *, tower: str) -> dict[str, Any]:
-    """Returns the content of adapter_config.json.
-
-    `base` is name or folder of the model.
-    """
+    """Returns the content of adapter_config.json; `base` is name or folder of the model."""
     alpha = config.alpha
     modules = "|".join(config.targets)
     # A list of names would match modules of the tower too, such as gate_proj.
@@ -151,9 +148,7 @@ def save_adapter(
     base: str,
     tower: str = "",
 ) -> None:
-    """Writes an adapter in float32, by the first process.
-
-    It writes what `write_adapter` does.
+    """Writes an adapter in float32 as `write_adapter` does, by the first process.
 
     Raises:
       InputError: the folder cannot be written.
@@ -172,9 +167,7 @@ def save_adapter(
 
 
 def load_adapter(folder: str | pathlib.Path, shape: DecoderConfig, config: LoraConfig) -> Params:
-    """Reads an adapter as float32 numpy arrays.
-
-    It may be of this project or of PEFT.
+    """Reads an adapter of this project or of PEFT as float32 numpy arrays.
 
     Args:
       folder: folder of the adapter.

@@ -80,10 +80,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
 
 
 def _count_values(raw: dict[str, Any], family: Family) -> int:
-    """Number of a critic's values a token.
-
-    It is 0 for a language model.
-    """
+    """Returns the number of a critic's values a token; 0 for a language model."""
     if raw.get("architectures") != [family.class_prefix + CRITIC]:
         return 0
     # transformers writes names of labels in place of their number.

@@ -29,10 +29,7 @@ FIX = "use the config.json that belongs to the model"
 
 
 class JsonValues:
-    """The values of an object of config.json.
-
-    A key of null counts as missing.
-    """
+    """The values of an object of config.json, where a key of null counts as missing."""
 
     def __init__(self, content: Mapping[str, Any], file: pathlib.Path) -> None:
         self.file = file

@@ -62,9 +62,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
 
 
 def parse_header(file: BinaryIO, name: str) -> dict[str, Entry]:
-    """Reads and checks the header of an open file.
-
-    The file may be a memory map or `io.BytesIO`.
+    """Reads and checks the header of an open file, a memory map or an `io.BytesIO`.
 
     Args:
       file: file; its position changes.

@@ -40,8 +40,8 @@ def save_hf(
     """Writes a folder that transformers, vLLM and `load_hf` read.
 
     All processes must call this; the first one writes. The folder appears complete or not at all;
-    an earlier model there is replaced. Sharded parameters are gathered one array at a time, those
-    of several hosts one layer at a time.
+    an earlier model there is replaced. Sharded parameters are gathered one array at a time, and
+    over several hosts one layer at a time.
 
     Args:
       path: folder.
@@ -94,8 +94,8 @@ def write_tensors(
 ) -> None:
     """Writes all parameters into one safetensors file of `dtype`.
 
-    Not atomic; raises OSError. All processes must call this; those with `file` None only take part
-    in gathering.
+    The write is not atomic and raises OSError. All processes must call this; processes with `file`
+    None only take part in gathering.
     """
     leaves, tree = list_leaves(config)
     dtype = np.dtype(dtype)
@@ -116,10 +116,7 @@ def _write_weights(
     dtype: np.dtype,
     max_shard_bytes: int,
 ) -> None:
-    """Writes the safetensors files.
-
-    With `folder` None it only takes part in gathering.
-    """
+    """Writes the safetensors files; with `folder` None it only takes part in gathering."""
     leaves, tree = list_leaves(config)
     shards: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     free_bytes = max_shard_bytes
@@ -188,10 +185,7 @@ def _store_contiguous(tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 @functools.cache
 def _host_device() -> jax.Device | None:
-    """Returns this process's CPU as a device.
-
-    It is None if JAX_PLATFORMS has no CPU.
-    """
+    """Returns this process's CPU as a device, or None if JAX_PLATFORMS has no CPU."""
     with contextlib.suppress(RuntimeError):
         return jax.local_devices(backend="cpu")[0]
     return None
@@ -208,10 +202,7 @@ def _gather_pieces(array: jax.Array, stacked_axes: int) -> Iterator[np.ndarray]:
 
 
 def gather_to_host(array: jax.Array) -> np.ndarray:
-    """Gathers a sharded array in host memory.
-
-    All processes must call this.
-    """
+    """Gathers a sharded array in host memory; all processes must call this."""
     # Some shards are on other hosts; `tiled` joins them along their own axes.
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         from jax.experimental import multihost_utils

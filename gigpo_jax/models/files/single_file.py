@@ -15,10 +15,7 @@ from gigpo_jax.models.files.weights import check_tensors, list_leaves, map_tenso
 def load_file(
     file: pathlib.Path, config: DecoderConfig, *, dtype: Any, shardings: Any = None
 ) -> Params:
-    """Loads the parameters of one file, as `write_tensors` writes it.
-
-    Arguments and errors are those of `load_hf`.
-    """
+    """Loads the parameters of a file of `write_tensors`; arguments and errors as for `load_hf`."""
     places = check_tensors(file, [file], config)
     return read_params(config, places, jnp.dtype(dtype), shardings)
 
@@ -26,10 +23,10 @@ def load_file(
 def map_file(file: pathlib.Path, config: DecoderConfig) -> Params:
     """Maps a file of `write_tensors` into memory.
 
-    The parameters are those of `DecoderConfig.for_cpu`, in the dtype of the file and on the default
+    The parameters are as for `DecoderConfig.for_cpu`, in the dtype of the file and on the default
     device, which is a CPU. They are the bytes of the file itself: XLA copies only tensors that do
     not begin at a multiple of 64 bytes. Experts are not possible; a vision tower is left out.
-    Errors are those of `load_hf`.
+    Errors are as for `load_hf`.
     """
     places = check_tensors(file, [file], config)
     leaves, tree = list_leaves(config)

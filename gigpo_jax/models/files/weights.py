@@ -55,14 +55,12 @@ _BLOCK = 1 << 16  # numbers that are checked together: they fit the processor's 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the parameters, with its stored tensors.
-
-    They are in a folder.
+    """One array of the parameters, with the tensors of a folder that it is stored in.
 
     Attributes:
       shape: shape of the whole array.
       names: names of its tensors, in the order of the stacked axes.
-      stacked_axes: number of first axes that the tensors do not have: those of layers and experts.
+      stacked_axes: number of first axes that the tensors do not have, for layers and experts.
       transposed: whether the tensors are [out, in].
       inputs: sizes of the input axes, if the tensors have several.
     """
@@ -88,9 +86,7 @@ def load_hf(
     shardings: Any = None,
     value_head: int = 0,
 ) -> tuple[DecoderConfig, Params]:
-    """Loads a model from a folder.
-
-    The folder has config.json and safetensors files.
+    """Loads a model from a folder with config.json and safetensors files.
 
     Args:
       path: folder.
@@ -155,10 +151,7 @@ def list_leaves(config: DecoderConfig) -> tuple[list[Leaf], Any]:
 
 
 def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ...], int]:
-    """Returns a leaf's tensor names and number of stacked axes.
-
-    They have the prefixes of Qwen2.5-VL.
-    """
+    """Returns a leaf's tensor names, with Qwen2.5-VL's prefixes, and number of stacked axes."""
     kind = "bias" if path[-1] == "bias" else "weight"
     if config.vision is not None and path[0] == "vision":
         from gigpo_jax.models.vision.tensor_names import tower_names
@@ -254,7 +247,7 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
     """Locates the tensors of files, which errors name as `source`.
 
     Raises:
-      InputError: the tensors are not those of `config`.
+      InputError: the tensors do not fit `config`.
     """
     stored: Places = {}
     for file in files:

@@ -41,9 +41,7 @@ _RESPONSE_PLACE = "\ue001"
 
 
 class Tokenizer:
-    """A tokenizer with the chat template of its model.
-
-    The model was trained on this template.
+    """A tokenizer with the chat template that its model was trained on.
 
     Attributes:
       vocab_size: 1 + the highest token id.

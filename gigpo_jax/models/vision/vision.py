@@ -3,7 +3,7 @@
 Patches are in the order of the published processor: squares of merge x merge patches row by row,
 and the patches of a square row by row. Window attention of Qwen2.5-VL is a mask over this order;
 the published code permutes the patches instead. In Qwen3-VL a patch has a learned position, and the
-results of some layers are features beside that of the last one.
+results of some layers are features beside the result of the last one.
 """
 
 import functools
@@ -26,9 +26,9 @@ from gigpo_jax.models.vision.vision_config import FRAMES, MERGE, NORMALIZATION, 
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalization with statistics in float32.
+    """Layer normalization, (x [..., D] - mean(x)) / std(x) * scale + bias.
 
-    (x [..., D] - mean(x)) / std(x) * scale + bias.
+    Its statistics are float32, whatever the dtype of x.
     """
 
     def __init__(self, width: int, *, eps: float, dtype: Any) -> None:
@@ -46,9 +46,7 @@ class LayerNorm(nnx.Module):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Images:
-    """The distinct images of texts, and their features' places.
-
-    The texts are those of a batch.
+    """The distinct images of a batch of texts, and the places of their features.
 
     Attributes:
       patches: [N, P, C] u8, C = `VisionConfig.patch_values` in the order (channel, row, column);
@@ -103,10 +101,7 @@ def pack_images(
 
 
 class VisionLayer(nnx.Module):
-    """One layer of the tower.
-
-    The linear layers in `adapted` have a low-rank pair.
-    """
+    """One layer of the tower; the linear layers in `adapted` have a low-rank pair."""
 
     def __init__(
         self, config: VisionConfig, *, dtype: Any, rngs: nnx.Rngs, adapted: Collection[str] = ()
@@ -131,9 +126,9 @@ class VisionLayer(nnx.Module):
         self.down = make_linear("down", inner, width)
 
     def __call__(self, x: jax.Array, angles: Rotary, mask: jax.Array) -> jax.Array:
-        """Runs the layer on x [N, P, W].
+        """Runs the layer on x [N, P, W] with a mask [N, P, P] bool.
 
-        The mask [N, P, P] bool tells whether the second axis may see the third.
+        The mask tells whether a patch (second axis) may see a patch (third axis).
         """
         qkv = jnp.split(self.qkv(self.attention_norm(x)), 3, axis=-1)
         query, key, value = (y.reshape(*y.shape[:-1], self.heads, -1) for y in qkv)
@@ -155,10 +150,10 @@ Merger = tuple[nnx.Module, Linear, Linear]  # norm, and layers around a GELU
 
 
 class VisionTower(nnx.Module):
-    """Parameters of the tower.
+    """Parameters of the tower: patch embedding, learned positions if any, layers, mergers.
 
-    They are the patch embedding, learned positions if any, stacked layers, the merger of squares,
-    and one merger for each of `deep_layers`, stacked.
+    The layers are stacked. There is a merger of squares, and one for each of `deep_layers`,
+    stacked.
     """
 
     def __init__(self, config: VisionConfig, out: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
@@ -193,7 +188,7 @@ class VisionTower(nnx.Module):
 
 
 def logical_axes(config: VisionConfig) -> dict[str, Any]:
-    """Axis names of the tower's parameters, as those of `decoder.logical_axes`."""
+    """Axis names of the tower's parameters, as in `decoder.logical_axes`."""
 
     def make_linear(inputs: str, outputs: str, *stack: str) -> dict[str, Any]:
         return {"kernel": (*stack, inputs, outputs), "bias": (*stack, outputs)}
@@ -244,8 +239,8 @@ def encode_images(
       wrap: wrapper of the function of one layer, for rematerialisation.
 
     Returns:
-      [N, P / 4, E], one feature a square; those beyond an image's own have no meaning. E is D for
-      each of `VisionConfig.feature_parts`: that of the last layer, then those of `deep_layers`.
+      [N, P / 4, E], one feature a square; features beyond an image's own have no meaning. E is D
+      for each of `VisionConfig.feature_parts`: the last layer, then `deep_layers`.
     """
     adapted = adapted_linears(params["layers"])
     out_width = params["merger_out"]["bias"].shape[0]
@@ -315,10 +310,10 @@ def insert_images(
     wrap: Callable[[Callable], Callable] = lambda function: function,
     constrain: Callable[[jax.Array], jax.Array] = lambda features: features,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Puts features into the places of images.
+    """Puts features into the places of images among the embeddings x [B, T, D].
 
-    The places are among the embeddings x [B, T, D]. Other arguments as for `encode_images`;
-    `constrain` keeps features [N, F, E] split by images.
+    Other arguments are as for `encode_images`; `constrain` keeps features [N, F, E] split by
+    images.
 
     Returns:
       The embeddings, and the argument of `add_deep_features`.
@@ -360,10 +355,10 @@ def _embed_patches(
 def _interpolate_positions(
     table: jax.Array, rows: jax.Array, columns: jax.Array, grid: jax.Array
 ) -> jax.Array:
-    """Returns learned positions of patches, [N, P, W] f32.
+    """Returns learned positions of patches, [N, P, W] f32, from a square table [G x G, W].
 
-    The square grid of the table [G x G, W] is stretched over each image, corner on corner, and
-    interpolated bilinearly. Other arguments are results of `_locate_patches` and its `grid`.
+    The table is stretched over each image, corner on corner, and interpolated bilinearly. Other
+    arguments are results of `_locate_patches` and its `grid`.
     """
     side = math.isqrt(len(table))
     table = table.astype(jnp.float32)
@@ -385,9 +380,9 @@ def _interpolate_positions(
 
 
 def _locate_patches(grid: jax.Array, num_patches: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns row and column of each patch, and a mask.
+    """Returns row and column of each patch, [N, P] i32, and a mask [N, P] bool of patches.
 
-    Rows and columns are [N, P] i32; the mask, bool [N, P], tells whether the image has the patch.
+    A patch in the mask belongs to the image.
     """
     number = jnp.arange(num_patches)
     square = number // MERGE**2
@@ -400,10 +395,9 @@ def _locate_patches(grid: jax.Array, num_patches: int) -> tuple[jax.Array, jax.A
 
 
 def _rotary_angles(rows: jax.Array, columns: jax.Array, head_dim: int) -> Rotary:
-    """Returns cosines and sines of the rotation of patches.
+    """Returns cosines and sines of the rotation of patches, [N, P, 1, K / 2] f32 each.
 
-    Both are [N, P, 1, K / 2] f32. The first half of the frequencies turns with the row, the second
-    with the column.
+    The first half of the frequencies turns with the row, the second with the column.
     """
     # The base is fixed in the published tower; no config names it.
     frequencies = 1e4 ** -(jnp.arange(0, head_dim // 2, 2, dtype=jnp.float32) / (head_dim // 2))
@@ -417,10 +411,7 @@ def _rotary_angles(rows: jax.Array, columns: jax.Array, head_dim: int) -> Rotary
 def _module_graphs(
     config: VisionConfig, out: int, adapted: tuple[str, ...]
 ) -> tuple[Any, Any, Any, Any]:
-    """Returns graphs of the tower's modules for `nnx.merge`.
-
-    They are those of a layer, and of the merger's norm and linear layers.
-    """
+    """Returns graphs for `nnx.merge`: of a layer, the merger's norm and its linear layers."""
 
     def make_modules() -> tuple[Any, Any, Any, Any]:
         tower = VisionTower(config, out, dtype=jnp.float32, rngs=nnx.Rngs(0))
