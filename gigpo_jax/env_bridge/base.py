@@ -44,9 +44,7 @@ class TextEnv(Protocol):
 
 @dataclass(frozen=True)
 class SessionAddress:
-    """The policy's address for one episode.
-
-    It is for clients of OpenAI's and Anthropic's interfaces.
+    """The policy's address for one episode, for clients of OpenAI's and Anthropic's interfaces.
 
     Attributes:
       base_url: URL such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the
@@ -71,9 +69,9 @@ class SessionAddress:
 
 
 class Harness(Protocol):
-    """An agent program that plays whole episodes.
+    """An agent program that plays whole episodes against the policy's endpoint (docs/serve.md).
 
-    It plays against the policy's endpoint (docs/serve.md). One object plays one episode at a time.
+    One object plays one episode at a time.
     """
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -102,10 +100,7 @@ class Expert(Protocol):
     """
 
     def act(self, observation: Observation) -> str:
-        """Returns the next action.
-
-        It is called with every observation of the episode in order.
-        """
+        """Returns the next action; it is called with every observation of the episode in order."""
 
 
 def begin_episode(expert: Expert, task: Task) -> None:
@@ -135,10 +130,7 @@ def check_fractions(**fractions: float) -> None:
 def check_whole(
     key: str, value: object, minimum: int | None = None, maximum: int | None = None
 ) -> None:
-    """Raises InputError unless a value is an allowed whole number.
-
-    Allowed are numbers from `minimum` to `maximum`.
-    """
+    """Raises InputError unless a value is a whole number from `minimum` to `maximum`."""
     # bool is a subclass of int: True would pass as 1.
     if isinstance(value, int) and not isinstance(value, bool):
         large_enough = minimum is None or value >= minimum

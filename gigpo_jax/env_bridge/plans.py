@@ -40,10 +40,10 @@ class PlanKind:
     Attributes:
       ask: Function from a template for which `shows_plans` holds, and the environment's entry, to
         the template with the request for a plan. A compact one has no requests.
-      make_parser: Function from the parser of the environment's format to that of responses with
-        plans, of which one without a part of them is invalid.
-      opening: Function from the template to that of the prompt for a plan before the first action;
-        None: responses state it.
+      make_parser: Function from the parser of the environment's format to the parser of responses
+        with plans, for which a response without a part of its plan is invalid.
+      opening: Function from the template to the template of the prompt for a plan before the
+        first action; None: responses state the plan.
       write: Function from a response in the environment's format, its plan and the plan before it
         to a demonstrated response. The expert has the plan in the attribute of the kind's name.
       check: Check of the config of an environment; it raises InputError.

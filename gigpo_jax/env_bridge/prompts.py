@@ -95,10 +95,7 @@ class History:
     """
 
     def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
-        """Starts an empty history of the last `window` events.
-
-        `window` is >= 0.
-        """
+        """Starts an empty history of the last `window` >= 0 events."""
         self._events: deque[Event] = deque(maxlen=window)
         self.task_type = task_type
         self.reflections = reflections
@@ -122,18 +119,18 @@ class History:
         self.steps += 1
 
     def add_response(self, prompt: "Prompt", response: Sequence[int]) -> None:
-        """Appends the response to the prompt of a conversation.
+        """Appends the response, token ids as they were sampled, to the prompt of a conversation.
 
-        `response` has the token ids as they were sampled. Other prompts change nothing.
+        Other prompts change nothing.
         """
         if prompt.exchanges:
             *earlier, last = prompt.exchanges
             self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
     def add_summary(self, prompt: "Prompt", summary: str) -> None:
-        """Takes a summary, which a prompt has asked for.
+        """Takes a summary that a prompt has asked for, in place of the conversation so far.
 
-        It replaces the conversation so far. Without a conversation it is a plan.
+        Without a conversation it is a plan.
         """
         if not prompt.exchanges:
             self.plan = summary
@@ -277,9 +274,7 @@ TAGGED_THOUGHT = (
 
 @dataclass(frozen=True)
 class Compact:
-    """The prompt for a tiny model trained from scratch.
-
-    It has no instructions and few words.
+    """The prompt for a tiny model trained from scratch, without instructions and with few words.
 
     `<task> did <action> .. plan <plan> <advice> now <observation> can <action> <action> ..`
 
@@ -338,9 +333,7 @@ def shows_advice(template: PromptTemplate) -> bool:
 def number_images(
     text: str, images: Sequence[np.ndarray], earlier_images: Sequence[np.ndarray]
 ) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Writes the number of its image after each mark.
-
-    A text without images is unchanged.
+    """Writes the number of its image after each mark; a text without images is unchanged.
 
     Args:
       text: Text of an observation.
@@ -367,18 +360,13 @@ def number_images(
 
 
 def collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Removes the numbers after the marks.
-
-    It returns the text and the images of its marks.
-    """
+    """Removes the numbers after the marks, and returns the text and the images of its marks."""
     numbers = _NUMBERED_MARK.findall(text)
     return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
 
 
 class InputReader:
-    """Reader of an environment's texts for a template.
-
-    Every tokenizer accepts the result.
+    """Reader of an environment's texts for a template; every tokenizer accepts the result.
 
     Attributes:
       images: Images of all texts so far; the marks in the texts have their numbers.
@@ -386,10 +374,7 @@ class InputReader:
     """
 
     def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
-        """Starts with images that the template refers to.
-
-        `has_images` is that of the whole prompt.
-        """
+        """Starts with images of the template; `has_images` is whether the whole prompt has any."""
         self.images = tuple(images)
         self.has_images = has_images
 
@@ -428,10 +413,9 @@ def build_prompt(
     show_admissible: bool = True,
     template_images: Sequence[np.ndarray] = (),
 ) -> Prompt:
-    """Builds the prompt of one step.
+    """Builds the prompt of one step, of at most `limit` >= 1 tokens.
 
-    It has at most `limit` >= 1 tokens. A prompt with images may be longer: only the history is left
-    out of it.
+    A prompt with images may be longer: only the history is left out of it.
 
     Args:
       template: Function from the prepared texts to the prompt's text.
@@ -470,9 +454,9 @@ def read_inputs(
     show_admissible: bool,
     template_images: Sequence[np.ndarray],
 ) -> tuple[PromptInput, InputReader]:
-    """Prepares the texts of a step for a template.
+    """Prepares the texts of a step for a template, and the reader that has their images.
 
-    Arguments and errors are those of `build_prompt`; the reader has the images of the texts.
+    Arguments and errors are as for `build_prompt`.
     """
     events = history.events()
     # A prompt without images keeps `<image>` as it is: it is plain text there.
@@ -557,10 +541,7 @@ def fit_prompt(
 
 
 def _cut_middle(text: str, length: int) -> str:
-    """Returns the first and last characters of a text.
-
-    They are `length` in all, with a marker between them.
-    """
+    """Returns the first and last characters of a text, `length` in all, with a marker between."""
     if length >= len(text):
         return text
     # Both ends stay: the beginning says where the agent is, the end often says what its action did.

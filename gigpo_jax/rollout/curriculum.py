@@ -61,10 +61,7 @@ class Curriculum(TaskSource):
         return cls(tasks)
 
     def weights(self) -> np.ndarray:
-        """Probability of each task, up to an environment's factor.
-
-        [tasks] f64.
-        """
+        """Returns the probability of each task, [tasks] f64, up to an environment's factor."""
         weights = []
         for task in self._tasks:
             rate = self.rates[task.kind]

@@ -17,10 +17,9 @@ from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 
 class DemonstratedTurn(NamedTuple):
-    """One step as texts, and the images of the prompt.
+    """One step as texts, and the images of the prompt, uint8 [H, W, 3] each.
 
-    Images are uint8 [H, W, 3] each. `exchanges` are those of `prompts.Prompt`. A summary has no
-    action.
+    `exchanges` are as in `prompts.Prompt`. A summary has no action.
     """
 
     prompt: str
@@ -63,10 +62,7 @@ class ExpertEpisode:
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """The seed of a demonstrated episode.
-
-    It is the same on every machine.
-    """
+    """Returns the seed of a demonstrated episode, the same on every machine."""
     text = f"demonstration {seed} {episode}"
     # The hash() of a text differs between processes.
     digest = hashlib.blake2b(text.encode(), digest_size=6).digest()

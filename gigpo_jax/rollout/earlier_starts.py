@@ -62,9 +62,9 @@ class EarlierStarts(TaskSource):
         return cls(tasks, groups, CAPACITY, config.seed)
 
     def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
-        """Replaces some of an iteration's tasks by states.
+        """Replaces some of an iteration's tasks by states of the same environment.
 
-        Each is of the same environment. A pure function of the memory and the arguments.
+        It is a pure function of the memory and the arguments.
 
         Args:
           tasks: Tasks of all hosts, in the order of groups.

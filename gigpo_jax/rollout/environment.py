@@ -78,9 +78,7 @@ def all_tasks(environments: Sequence[RunEnvironment]) -> list[Task]:
 
 
 def env_options(config: ConfigDict) -> dict[str, Any]:
-    """Keyword arguments of the environment's builder.
-
-    Makes the games of `env.generate` first.
+    """Returns keyword arguments of the environment's builder, once `env.generate` is done.
 
     Raises:
       InputError: there is no such environment, or it cannot generate games with these values.
@@ -130,10 +128,7 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
 
 
 def first_observations(config: ConfigDict) -> list[Observation]:
-    """First observation of the first task in each environment.
-
-    The task is that of `env.split`.
-    """
+    """Returns the first observation of the first task of `env.split` in each environment."""
     observations = []
     for environment in list_environments(config):
         env = environment.make()
@@ -182,9 +177,7 @@ def episode_settings(
     examples: Examples = NO_EXAMPLES,
     is_training: bool = False,
 ) -> EpisodeSettings:
-    """Builds the settings of episodes.
-
-    Prompts and parsing are those of `agent`.
+    """Builds the settings of episodes, with the prompts and the parser of `agent`.
 
     Args:
       config: Config of a run with one environment.
@@ -260,10 +253,7 @@ def step_limit(env: ConfigDict, iteration: int) -> int:
 
 
 def _number_examples(examples: Examples) -> tuple[Examples, tuple[np.ndarray, ...]]:
-    """The examples with their images numbered, and all these images.
-
-    The number stands at the mark of its image.
-    """
+    """Numbers the images of examples at their marks, and returns both."""
     numbered: dict[str, list[PromptInput]] = {task_type: [] for task_type in examples}
     images: tuple[np.ndarray, ...] = ()
     for task_type, type_examples in examples.items():

@@ -33,16 +33,11 @@ class EngineFailure(Exception):
 
 
 class _Refused(EngineFailure):
-    """The engine does not take this request.
-
-    An example is a prompt that is too long.
-    """
+    """The engine does not take this request, such as a prompt that is too long."""
 
 
 class Runner(Protocol):
-    """Plays single episodes.
-
-    An episode that is aborted and not `replayed` is played again.
+    """Plays single episodes; one that is aborted and not `replayed` is played again.
 
     Attributes:
       settings: Settings of episodes; `rollout` reads seed, trials and max_aborted_fraction.
@@ -61,9 +56,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Asks the policy for an action at every step.
-
-    The steps are those of an environment; see `Runner`.
+    """Asks the policy for an action at every step of an environment; see `Runner`.
 
     Attributes:
       engine: Engine that samples responses.
@@ -80,14 +73,13 @@ class EpisodeRunner:
     vision: "VisionConfig | None" = None
 
     async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
-        """Plays one episode.
+        """Plays one episode, which alone uses `environment`.
 
-        The trajectory is aborted if the environment or the engine fails. `environment` is used by
-        this episode alone.
+        The trajectory is aborted if the environment or the engine fails.
 
         Raises:
           EngineLost: the engine will give no more responses.
-          InputError: the replayed actions lead to another state than that of the plan.
+          InputError: the replayed actions lead to another state than the plan's.
         """
         trajectory = Trajectory(plan.task, plan.group, plan.member, past=plan.past)
         has_started = False
@@ -324,7 +316,7 @@ class EpisodeRunner:
     ) -> None:
         """Lets the policy write a note about a finished episode; none if the engine fails.
 
-        `key` is that of the episode's plan.
+        `key` is the key of the episode's plan.
         """
         trajectory = request.trajectory
         max_steps = self.settings.max_steps
@@ -347,10 +339,7 @@ class EpisodeRunner:
 async def _generate(
     engine: Engine, tokens: list[int], sampling: SamplingParams, images: "PromptImages | None"
 ) -> Completion:
-    """Samples one response.
-
-    An exception costs one episode, unless the engine is lost.
-    """
+    """Samples one response; an exception costs one episode, unless the engine is lost."""
     try:
         if images is None:  # engines of text alone take no images
             completion = await engine.generate(tokens, sampling)

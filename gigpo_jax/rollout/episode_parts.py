@@ -134,7 +134,7 @@ class NoteRequest:
     Attributes:
       trajectory: The episode.
       name: Name of the note in `Trajectory.notes`.
-      make_template: Function from the template of the episode's prompts to that of this prompt.
+      make_template: Function from the template of the episode's prompts to this prompt's.
       limit: Largest number of tokens.
     """
 
@@ -161,7 +161,7 @@ class EpisodePart:
         """Reads the config of the episode's environment."""
 
     def observe(self, observation: Observation) -> None:
-        """Reads an observation before it is answered, those of replayed actions included."""
+        """Reads an observation before it is answered, also the observations of replayed actions."""
 
     async def before_prompt(self, episode: Episode) -> None:
         """Changes what the next prompt shows."""

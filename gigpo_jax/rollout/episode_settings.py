@@ -69,9 +69,9 @@ class EpisodeSettings:
         return tuple(part for make in self.parts if (part := make()) is not None)
 
     def penalty(self, valid: bool, tokens: int) -> float:
-        """Penalty of a response, for invalid format and for length.
+        """Returns the penalty of a response, for invalid format and for length.
 
-        Length: DAPO, arXiv 2503.14476, eq. 13.
+        Source of the penalty for length: DAPO, arXiv 2503.14476, eq. 13.
         """
         penalty = 0.0 if valid else self.invalid_penalty
         # The penalty rises over the last tokens before the limit: L - C to L in eq. 13.
@@ -81,7 +81,7 @@ class EpisodeSettings:
         return penalty
 
     def reward(self, result: StepResult) -> float:
-        """Reward of a step, less that of its wasted actions.
+        """Returns the reward of a step, less `regret_reward` for each of its wasted actions.
 
         Raises:
           InputError: the environment does not tell the regret that the settings need.
@@ -114,9 +114,9 @@ class EpisodeSettings:
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
-        """The prompt of a step, a summary or a plan before the first action.
+        """Returns the prompt of a step, a summary or a plan before the first action.
 
-        `encode` is that of `build_step_prompt`.
+        `encode` is as for `build_step_prompt`.
 
         Raises:
           InputError: it has images, and is too long without its history; nothing else is cut out

@@ -78,10 +78,7 @@ def make_examples(
 def _win_episodes(
     config: ConfigDict, options: dict[str, Any], panel: Collection[str]
 ) -> dict[str, list[ExpertEpisode]]:
-    """Plays tasks with the expert and collects won episodes.
-
-    Result: task type -> 1 to `eval.examples` won episodes.
-    """
+    """Plays tasks with the expert, and returns 1 to `eval.examples` won episodes by task type."""
     name = config.env.name
     spec = registry.spec(name)
     split = config.env.split

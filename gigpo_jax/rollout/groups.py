@@ -51,10 +51,7 @@ class Group:
     shared: dict[Any, Any] = field(default_factory=dict)
 
     def end_early(self, required_episodes: int) -> None:
-        """Cancels the running episodes once enough others have ended.
-
-        Aborted ones do not count as ended.
-        """
+        """Cancels the running episodes once enough others have ended and were not aborted."""
         # `trials` is () for a member that still plays; the last trial tells how an episode ended.
         finished = sum(bool(trials) and not trials[-1].aborted for trials in self.episodes)
         if finished < required_episodes:
@@ -70,10 +67,7 @@ class Group:
             self.episodes[member] = (trajectory,)
 
     def needs_replacement(self) -> bool:
-        """Whether all episodes have ended without a signal.
-
-        The signal is that of their last trials.
-        """
+        """Returns whether all episodes have ended and their last trials give no signal."""
         newest_trials = [trials[-1] for trials in self.episodes if trials]
         return len(newest_trials) == len(self.episodes) and not gives_signal(newest_trials)
 

@@ -61,7 +61,7 @@ _TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
 class SavedStep:
     """One environment step, or a summary before one.
 
-    The fields from `returns` on are None where the episode was aborted or replaced.
+    The fields from `returns` on are None if the episode was aborted or replaced.
 
     Attributes:
       prompt, response, action, valid, admissible, observation, anchor, reward, penalty,
@@ -77,8 +77,8 @@ class SavedStep:
         is their total.
       anchor_group: Number of the anchor group in the file.
       anchor_group_size: Number of steps in the anchor group.
-      pictures: Images of `prompt` as the model read them, PNG files; in a conversation those of the
-        new message.
+      pictures: Images of `prompt` as the model read them, PNG files; in a conversation the images
+        of the new message.
       versions: Version of the weights that sampled each token; None: all are `version`.
     """
 
@@ -111,10 +111,9 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class SavedEpisode:
-    """One episode and its task.
+    """One episode and its task, with the fields of `trajectory.Trajectory` and of `Task`.
 
-    The fields are those of `trajectory.Trajectory` and of its `Task`; `task` is the id, `past` the
-    replayed actions.
+    `task` is the id, and `past` the replayed actions.
     """
 
     task: str
@@ -223,9 +222,7 @@ def list_tokens(episodes: Sequence[SavedEpisode]) -> set[int]:
 
 
 def write_rollouts(path: Path, rollouts: Rollouts) -> None:
-    """Writes a file, whole or not at all.
-
-    Makes its folder too.
+    """Writes a file, whole or not at all, and makes its folder if needed.
 
     Raises:
       StorageError: it cannot be written.
@@ -316,10 +313,7 @@ def _round_tokens(values: np.ndarray) -> tuple[float, ...]:
 def _episode_as_json(
     episode: SavedEpisode, texts: dict[str, int], pictures: dict[bytes, int]
 ) -> dict[str, Any]:
-    """A line of the file.
-
-    Texts and pictures are numbers, in the order of their first use.
-    """
+    """Returns a line of the file, where texts and pictures are numbers by first use."""
     steps = []
     for step in episode.steps:
         fields = dict(vars(step))

@@ -21,10 +21,7 @@ from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
 
 
 class TooManyAborted(RuntimeError):
-    """Too many episodes of a rollout were aborted.
-
-    The text has the most frequent reasons.
-    """
+    """Too many episodes of a rollout were aborted, for the frequent reasons in the text."""
 
 
 async def rollout(
@@ -39,9 +36,7 @@ async def rollout(
     forking: Forking = NO_FORKS,
     shares_texts: bool = False,
 ) -> list[Trajectory]:
-    """Plays `group_size` episodes of every task.
-
-    As many run at once as the pools have environments.
+    """Plays `group_size` episodes of every task, as many at once as the pools have environments.
 
     Args:
       tasks: Task of each group, in order.
@@ -177,10 +172,9 @@ async def _play_trials(first_plan: EpisodePlan, runner: Runner, pool: EnvPool) -
 
 
 async def _play_trial(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Trajectory:
-    """Plays a trial, and an aborted one once more.
+    """Plays a trial, and an aborted one once more with the same keys.
 
-    The second time has the same keys. If a process had failed, the second attempt gives the episode
-    of an undisturbed run.
+    If a process had failed, the second attempt gives the episode of an undisturbed run.
     """
     for replayed in (False, True):
         trajectory = await _play_attempt(plan, runner, pool)

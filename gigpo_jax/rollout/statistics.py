@@ -13,7 +13,7 @@ from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_ste
 def metrics_by_environment(
     trajectories: Sequence[Trajectory], tasks: Iterable[Task], turn_metrics: Sequence[str]
 ) -> dict[str, float]:
-    """`rollout_metrics` of all trajectories and, with `env.mix`, of each environment.
+    """Returns `rollout_metrics` of all trajectories and, with `env.mix`, of each environment.
 
     The label of an environment is the third part of the metric's name.
 
@@ -54,10 +54,10 @@ def rollout_metrics(
       turn_metrics: Names in `Turn.metrics`, the same on all hosts.
 
     Returns:
-      Means over episodes or steps that were not aborted, those of replaced groups included, so that
-      a success rate is that of the policy on tasks as they are drawn. Metrics of episodes leave out
-      those that begin in states of others, those of actions and lengths of episodes summaries. A
-      task type that was not played is left out.
+      Means over episodes or steps that were not aborted, replaced groups included, so that a
+      success rate is the policy's on tasks as they are drawn. Metrics of episodes leave out
+      episodes that begin in states of others; metrics of actions and lengths of episodes leave out
+      summaries. A task type that was not played is left out.
     """
     # Replaced groups stay in: without them the success rate would be that of groups with a signal.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
@@ -126,10 +126,7 @@ def rollout_metrics(
 def _combine_hosts(
     samples: Mapping[str, Sequence[float]], counts: Mapping[str, float]
 ) -> dict[str, float]:
-    """Means of samples and sums of counts over all hosts.
-
-    A mean of nothing is left out.
-    """
+    """Returns means of samples and sums of counts over all hosts; a mean of nothing is left out."""
     # One exchange for everything: the sums of the samples, their sizes, and the counts.
     local = [float(np.sum(values)) for values in samples.values()]
     local += [len(values) for values in samples.values()]

@@ -41,7 +41,7 @@ class TaskSource:
     def choose(
         self, tasks: Sequence[Task], iteration: int
     ) -> tuple[Sequence[Task], Sequence[Past] | None]:
-        """Replaces some of an iteration's tasks, which are those of all hosts.
+        """Replaces some of the tasks that all hosts play in an iteration.
 
         Returns:
           The tasks, and where their episodes begin; None: all at the start of their task.

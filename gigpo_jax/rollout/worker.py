@@ -46,7 +46,7 @@ class RolloutWorker:
     """Plays episodes; close it when done.
 
     Attributes:
-      parts: Parts of every episode, before those of its config; see `EpisodeSettings`.
+      parts: Parts of every episode, before the parts of its config; see `EpisodeSettings`.
     """
 
     parts: Sequence[Callable[[], EpisodePart | None]] = ()
@@ -116,9 +116,7 @@ class RolloutWorker:
         shares_texts: bool = False,
         is_training: bool = False,
     ) -> list[Trajectory]:
-        """Plays `group_size` episodes of each task.
-
-        Each has up to `eval.trials` trials.
+        """Plays `group_size` episodes of each task, each with up to `eval.trials` trials.
 
         Args:
           tasks, group_size, iteration, first_group, pasts, ends, forking, shares_texts: See
@@ -217,10 +215,7 @@ class RolloutWorker:
     async def _find_starts(
         self, tasks: Sequence[Task], iteration: int, first_group: int
     ) -> Sequence[Past] | None:
-        """Where the episodes of each task begin.
-
-        None: all at the start of their task.
-        """
+        """Returns where the episodes of each task begin, or None for the start of their task."""
         if not any(e.config.train.expert_starts for e in self._environments):
             return None
         from gigpo_jax.rollout.expert_starts import make_expert_starts
@@ -255,9 +250,9 @@ class RolloutWorker:
             report.say(f"aborted an episode of task {trajectory.task.id}: {trajectory.reason}")
 
     def snapshot(self) -> "RolloutWorker":
-        """A copy that keeps its weights when this worker updates.
+        """Returns a copy that keeps its weights at an `update_weights` of this worker.
 
-        The update is a call of `update_weights`. The engine is in-process.
+        The engine is in-process.
         """
         # The pools are shared: only the weights are fixed.
         worker = copy.copy(self)

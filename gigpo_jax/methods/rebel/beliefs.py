@@ -118,16 +118,13 @@ class BeliefGrader(Protocol):
     """Grades the beliefs of one episode by its observations."""
 
     def observe(self, observation: Observation, /) -> None:
-        """Reads an observation.
-
-        It is called with every observation of the episode in order, before its response is graded.
-        """
+        """Reads an observation, each one of the episode in order, before its response is graded."""
 
     def grade(self, belief: Mapping[str, Any], feedback: str, /) -> tuple[float, float, float]:
-        """Grades state, phase and prediction of a response.
+        """Grades state, phase and prediction of a response, each from 0 to 1; it never raises.
 
-        Each is from 0 to 1; it never raises. The response is that to the newest observation,
-        `feedback` the observation after its action.
+        The response answers the newest observation, and `feedback` is the observation after its
+        action.
         """
 
     def make_key(self) -> str:
