@@ -31,7 +31,7 @@ TOKENS = np.random.default_rng(3).integers(1, 61, (2, LENGTH))
 def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, for_cpu: bool) -> None:
     config = SMALL[name]
     params = random_params(config)
-    atol = 0.2 if for_cpu else 5e-5
+    atol = 0.4 if for_cpu else 5e-5  # of bfloat16 and float32
     expected = decoder.logits(config, params, TOKENS)
     if for_cpu:
         config, params = on_cpus(config, params)
