@@ -32,6 +32,9 @@ class Removed:
 
 REMOVED = {
     "rl.settings.prior": Removed("always return", "return"),
+    "rl.settings.decay": Removed("always 0.99", 0.99),
+    "rl.settings.temperature": Removed("always 5", 5.0),
+    "rl.settings.weight_clip": Removed("always 0.2", 0.2),
     "rl.settings.guard": Removed("always 5", 5.0),
     "rl.settings.ratio_clip": Removed("always 0.2", 0.2),
     "rl.settings.base_group": Removed("always False", False),

@@ -98,7 +98,7 @@ def test_a_curriculum_leaves_the_shares_of_the_environments() -> None:
 
 
 def test_an_environment_has_its_own_values_and_those_of_the_run() -> None:
-    config = resolve(mixed(shop={"prompt": "compact", "options": {"seed": 4}, "panel": "test"}))
+    config = resolve(mixed(shop={"prompt": "compact", "options": {"draw_seed": 4}, "panel": "test"}))
     assert resolve(config) == config
     assert config.env.name == "alfworld+shop"
     house, shop = member_configs(config).values()
@@ -114,7 +114,7 @@ def test_an_environment_has_its_own_values_and_those_of_the_run() -> None:
         "compact",
         "test",
     )
-    assert shop.env.options.to_dict() == {"seed": 4}
+    assert shop.env.options.to_dict() == {"draw_seed": 4}
     assert house.env.options.to_dict() == {}
     search = mixed()
     search.env.mix.search = {"max_steps": 4}
@@ -133,8 +133,8 @@ def test_an_environment_has_its_own_values_and_those_of_the_run() -> None:
         ({"name": "webshp"}, "config.env.mix.shop.name='webshp': unknown; did you mean 'webshop'"),
         ({"step": 3}, "config.env.mix.shop.step: no such key; nearest: env.mix.shop.max_steps"),
         (
-            {"options": {"sed": 3}},
-            "config.env.mix.shop.options.sed: no such key; nearest: env.mix.shop.options.seed",
+            {"options": {"goal": 3}},
+            "config.env.mix.shop.options.goal: no such key; nearest: env.mix.shop.options.goals",
         ),
     ],
 )

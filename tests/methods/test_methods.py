@@ -292,8 +292,8 @@ def test_ema_grpo_by_hand() -> None:
 def test_hcapo_by_hand() -> None:
     # One winner and one loser of two steps each; probabilities in hindsight 0.7, 0.3 and 0.5, 0.5.
     batch = columns([0, 10, 0, 0], [0] * 4, [0, 0, 1, 1], [0, 1, 0, 1], [0] * 4, [X, Y, X, Y])
-    batch["hindsight_logprob"] = np.log(np.array([0.7, 0.3, 0.5, 0.5], np.float32)) * 2
-    own = {"temperature": 2.0, "gamma": 0.5, "normalize": "mean"}
+    batch["hindsight_logprob"] = np.log(np.array([0.7, 0.3, 0.5, 0.5], np.float32)) * 5
+    own = {"gamma": 0.5, "normalize": "mean"}
     got = total(batch, "hcapo", **own)
     # rho 1.2 and 0.8 (clipped): Q = 1.2 * 2.5 and 0.8 * 5, then 0 and 0; their mean is 1.75.
     # A_E = 5 and -5.
@@ -376,9 +376,9 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
         want = oracle.ema_grpo(batch, guard=5.0)
         check(compiled_total(batch, "ema_grpo", **how), want, seed)
         for smooth in (0.0, 0.3):
-            own = {"temperature": 2.0, "smooth": smooth}
+            own = {"smooth": smooth}
             settings = {**COMMON, "normalize": normalize, "ddof": 1, **own}
-            want = oracle.hcapo(batch, grpo, **settings, ratio_clip=0.2)
+            want = oracle.hcapo(batch, grpo, **settings, temperature=5.0, ratio_clip=0.2)
             check(compiled_total(batch, "hcapo", **how, **own), want, (seed, own))
 
 

@@ -34,7 +34,6 @@ ENVIRONMENT = Environment(
         "draw_seed": Option(
             int, None, "seed of the original's prices and caps; with it every goal is used"
         ),
-        "seed": Option(int, 0, "seed of prices and price caps"),
         "nouns": Option(
             str,
             None,

@@ -215,7 +215,6 @@ def make(
     goals: str = "synthetic",
     max_steps: int = 15,
     draw_seed: int | None = None,
-    seed: int = 0,
     nouns: str | None = None,
     variant: str | None = None,
     anchor: str = "page",
@@ -242,7 +241,6 @@ def make(
         folder.resolve(),
         goals=goals,
         draw_seed=draw_seed,
-        seed=seed,
         nouns=nouns,
         variant=variant,
     )

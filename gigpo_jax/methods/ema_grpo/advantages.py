@@ -29,8 +29,6 @@ GUARD = 5.0
 def ema_grpo(columns: StepColumns, **settings: Any) -> Advantages:
     """Divides differences to the group's mean by the moving deviation; the step part is zero.
 
-    The setting `decay` has its effect on the column `task_deviation`, and none here.
-
     Args:
       columns: N steps.
       **settings: Other settings, without effect.

@@ -67,9 +67,8 @@ class TaskDeviations(Signal):
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
         """Starts without moments of any task type."""
-        del policy, mesh
-        # Other algorithms, which have no such setting, are graded beside it.
-        return cls(config.rl.settings.get("decay", DECAY), join=all_rows)
+        del config, policy, mesh
+        return cls(DECAY, join=all_rows)
 
     @classmethod
     def load(

@@ -3,7 +3,7 @@
 With T steps in an episode, t from 0, and h_t the mean log-probability of the tokens of response t
 when the policy reads the episode's end first (the column `hindsight_logprob`):
 
-    p_t   = exp(h_t / temperature)
+    p_t   = exp(h_t / 5)
     rho_t = clip(p_t / mean of p over the episode, 1 - c, 1 + c)
     Q_t   = rho_t gamma^(T - t) R             (1 - smooth) Q_t + smooth Q_(t+1) with smoothing
     A     = A_E + step_weight z(Q)            z over all rows of the task group;
@@ -25,6 +25,7 @@ from gigpo_jax.rl.advantages import Advantages, Normalize, compute_returns, orde
 from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.types import StepColumns
 
+TEMPERATURE = 5.0  # divisor of log-probabilities in hindsight, the paper's
 RATIO_CLIP = 0.2  # largest distance of a step's weight to 1, the paper's
 
 
@@ -35,7 +36,6 @@ def hcapo(
     step_weight: ArrayLike,
     normalize: Normalize,
     ddof: int,
-    temperature: float,
     smooth: float,
     **settings: Any,
 ) -> Advantages:
@@ -46,7 +46,7 @@ def hcapo(
     rows = len(steps.valid)
     hindsight = jnp.where(steps.valid, columns.extra["hindsight_logprob"][steps.order], 0.0)
     # Log-probabilities are at most 0, so the exponential cannot overflow.
-    probability = jnp.where(steps.valid, jnp.exp(hindsight / temperature), 0.0)
+    probability = jnp.where(steps.valid, jnp.exp(hindsight / TEMPERATURE), 0.0)
     length = segments.count_members(steps.trajectory, steps.valid)
     total = jax.ops.segment_sum(probability, steps.trajectory, rows)[steps.trajectory]
     # All p of an episode may underflow to 0; the ratio is then 0, and the clip makes it 1 - c.

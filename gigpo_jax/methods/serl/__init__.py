@@ -16,7 +16,6 @@ METHOD = Algorithm(
             "scoring pass",
             at_least(1),
         ),
-        "weight_clip": Setting(0.2, "largest distance of a token's weight from 1", FRACTION),
         "refresh": Setting(
             10,
             "number of iterations after which the copy of the policy is renewed",

@@ -42,6 +42,8 @@ CONTEXTS = {
 # The teacher's log-probability of every token of a step that has no hindsight.
 NO_HINDSIGHT = float("inf")
 
+WEIGHT_CLIP = 0.2  # largest distance of a token's weight from 1, of the authors' scripts
+
 
 def serl(
     columns: StepColumns, *, base: Callable[[StepColumns], Advantages], **settings: Any
@@ -59,7 +61,7 @@ def hindsight_advantages(
     *,
     strength: float,
     iterations: int,
-    weight_clip: float,
+    weight_clip: float = WEIGHT_CLIP,
     **settings: Any,
 ) -> Array:
     """Weighs the advantages of action tokens by hindsight.

@@ -131,7 +131,8 @@ def test_the_frozen_panels_are_the_two_splits(generated):
     assert ids["train"] == {task.id for task in env.tasks("train")}
     with pytest.raises(InputError, match="panel=test"):
         check_panel(
-            find_panel("test", "webshop", FOLDER), registry.make("webshop", data=generated, seed=1)
+            find_panel("test", "webshop", FOLDER),
+            registry.make("webshop", data=generated, draw_seed=1),
         )
 
 
