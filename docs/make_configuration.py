@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.core_keys import CORE
+from gigpo_jax.config.core_keys import CORE, WEIGHT
 from gigpo_jax.config.key_types import Key
 from gigpo_jax.config.keys import PARTS
 from gigpo_jax.core.settings import Setting
@@ -116,7 +116,7 @@ def page() -> str:
                 _option_row(f"{section}.{key}", option)
                 for key, option in getattr(environment, field).items()
             ]
-    parts += [MIX, _row(f"{mix.MIX}.LABEL.weight", mix.WEIGHT), SETTINGS]
+    parts += [MIX, _row(f"{mix.MIX}.LABEL.weight", WEIGHT), SETTINGS]
     for name, algorithm in ALGORITHMS.items():
         parts += [_setting_row(name, key, setting) for key, setting in algorithm.settings.items()]
     return "".join(parts)

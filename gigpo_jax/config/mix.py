@@ -7,13 +7,10 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.core_keys import WEIGHT
-from gigpo_jax.config.key_types import Key
-from gigpo_jax.config.keys import DEFAULTS, KEYS
+from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.envs import registry
@@ -34,59 +31,6 @@ def run_keys() -> Mapping[str, str]:
     """KEY of env.mix.LABEL.KEY -> the key of the run that it replaces for this environment."""
     mixed_keys = [name for name, key in KEYS.items() if key.mixes]
     return {name.rpartition(".")[2]: name for name in (*mixed_keys, *OPTIONS)}
-
-
-def fill_mix(config: ConfigDict) -> None:
-    """Fills in names and weights of the environments, and the name of them all as `env.name`.
-
-    Raises:
-      InputError: A label or value of `env.mix` is invalid, or a key has no effect beside it.
-    """
-    if not config.env.mix:
-        return
-    for label, section in config.env.mix.items():
-        _check_label(label)
-        _fill_section(label, section)
-    names = "+".join(config.env.mix)
-    reason = f"not read with {MIX}"
-    # `names` is there when a resolved config is resolved again.
-    if config.env.name not in (DEFAULTS["env.name"], names):
-        value = repr(config.env.name)
-        raise InputError(reason, key="config.env.name", value=value, fix="leave it out")
-    if config.eval.panel:
-        value = repr(config.eval.panel)
-        fix = f"use {MIX}.LABEL.panel"
-        raise InputError(reason, key="config.eval.panel", value=value, fix=fix)
-    config.env.name = names
-
-
-def _check_label(label: str) -> None:
-    key = f"config.{MIX}.{label}"
-    # Labels are parts of dotted keys and of names of metrics.
-    if not re.fullmatch(r"[A-Za-z]\w*", label):
-        reason = "a label is a letter, then letters, digits and _"
-        raise InputError(reason, key=key, fix="rename it")
-    if label == "all":
-        reason = "that is the name of the total in results"
-        raise InputError(reason, key=key, fix="rename it")
-
-
-def _fill_section(label: str, section: ConfigDict) -> None:
-    """Checks an environment's keys, drops the unset ones, and fills in name and weight."""
-    declarations = member_keys()
-    # A copy: keys are removed in the loop.
-    for name, value in list(section.items()):
-        if value is None:  # as if the key had not been given
-            del section[name]
-        elif isinstance(value, ConfigDict):
-            section[name] = without_unset(value)
-        else:
-            complaint = declarations[name].complaint(value)
-            if complaint:
-                key = f"config.{MIX}.{label}.{name}"
-                raise InputError(complaint, key=key, value=repr(value))
-    section.name = section.get("name", label)
-    section.weight = section.get("weight", WEIGHT.default)
 
 
 def without_unset(options: ConfigDict) -> ConfigDict:
@@ -155,44 +99,15 @@ def chooses_environment(key: str) -> bool:
     return key == "env.name" or bool(_NAME.fullmatch(key))
 
 
-def environment_types(config: ConfigDict) -> dict[str, type]:
-    """Returns the types of environments' keys, by dotted key, the keys of `env.mix` among them.
+def environment_types(name: str) -> dict[str, type]:
+    """Returns the types of an environment's options, by dotted key of a run with it alone.
 
     Raises:
       InputError: There is no such environment.
     """
-    types: dict[str, type] = {}
-    if not config.env.mix:
-        for section, option, kind in _declared_options(config.env.name):
-            types[f"{section}.{option}"] = kind
-        return types
-    for label, member in config.env.mix.items():
-        prefix = f"{MIX}.{label}"
-        if not isinstance(member, ConfigDict):
-            reason = f"give its keys, such as {prefix}.weight=1"
-            raise InputError(reason, key=f"config.{prefix}", value=repr(member))
-        with name_member_keys(label):
-            # A list: the generator would raise outside of the block that renames keys.
-            options = list(_declared_options(member.get("name", label)))
-        for section, option, kind in options:
-            types[f"{prefix}.{section.rpartition('.')[2]}.{option}"] = kind
-        for name, key in member_keys().items():
-            types[f"{prefix}.{name}"] = type(key.default)
-    return types
-
-
-def member_keys() -> Mapping[str, Key]:
-    """The keys of an environment of `env.mix`, beside its options."""
-    keys = {"weight": WEIGHT}
-    for name, run_key in run_keys().items():
-        if run_key in KEYS:
-            keys[name] = KEYS[run_key]
-    return keys
-
-
-def _declared_options(name: str) -> Iterator[tuple[str, str, Any]]:
-    """Section, name and type of each option of an environment."""
     entry = registry.spec(name)
-    for section, field in OPTIONS.items():
-        for option, declaration in getattr(entry, field).items():
-            yield section, option, declaration.kind
+    return {
+        f"{section}.{option}": declaration.kind
+        for section, field in OPTIONS.items()
+        for option, declaration in getattr(entry, field).items()
+    }

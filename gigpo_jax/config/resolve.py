@@ -66,7 +66,10 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
         complaint = KEYS[name].complaint(value)
         require(not complaint, config, name, complaint)
     # Names of environments first: the defaults and checks below read what they declare.
-    mix.fill_mix(config)
+    if config.env.mix:
+        from gigpo_jax.config.mix_keys import fill_mix
+
+        fill_mix(config)
     _fill_defaults(config)
     check_config(config, trains)
     return config.lock()
@@ -80,7 +83,12 @@ def declared_types(config: ConfigDict) -> dict[str, type]:
     """
     base = config.rl.settings.get(BASE)
     settings = find_algorithm(config.rl.algorithm, {BASE: base} if base else {}).settings
-    types = mix.environment_types(config)
+    if config.env.mix:
+        from gigpo_jax.config.mix_keys import mix_types
+
+        types = mix_types(config)
+    else:
+        types = mix.environment_types(config.env.name)
     for name, setting in settings.items():
         types[f"{SETTINGS}.{name}"] = type(setting.default)
     return types

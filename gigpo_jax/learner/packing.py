@@ -31,13 +31,7 @@ from gigpo_jax.learner.rows import (
     rows_at_once,
 )
 from gigpo_jax.learner.samples import Sample, join_continuations
-from gigpo_jax.learner.trees import (
-    Tree,
-    count_distinct_tokens,
-    grow_trees,
-    order_texts,
-    separate_trees,
-)
+from gigpo_jax.learner.trees import Text, Tree, order_texts, separate_trees
 from gigpo_jax.models.masks import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
@@ -261,14 +255,18 @@ def stream_minibatches(
     else:
         dealt = deal_groups(_join_groups(samples, segments, groups), count, rng)
     minibatches = [_texts_of(samples, members) for members in dealt]
+    grow: Callable[[Sequence[Text], int, int], list[Tree]] | None = None
     if has_trees:
+        from gigpo_jax.learner.shared_prefixes import count_distinct_tokens, grow_trees
+
+        grow = grow_trees
         distinct_tokens = sum(map(count_distinct_tokens, minibatches))
         all_tokens = int(gather(np.array([distinct_tokens], np.int64)).sum())
 
     def pack(length: int) -> _Packing:
         capacity = response_capacity(all_tokens, all_responses, longest_response, length)
         trees = [
-            grow_trees(texts, longest_tree, capacity) if has_trees else separate_trees(texts)
+            grow(texts, longest_tree, capacity) if grow else separate_trees(texts)
             for texts in minibatches
         ]
         return _pack_trees(trees, length, capacity, gather)

@@ -6,7 +6,6 @@ ended, and one number a token tells where they end (`models.attention`). A model
 states are the same as for separate texts.
 """
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,14 +60,8 @@ class Tree(NamedTuple):
 def order_texts(texts: Sequence[Text]) -> list[int]:
     """Indices of texts in the order of their tokens."""
     # The order of bytes is that of numbers if the highest byte comes first.
-    keys = [_input_tokens(text).astype(">u4").tobytes() for text in texts]
+    keys = [input_tokens(text).astype(">u4").tobytes() for text in texts]
     return sorted(range(len(texts)), key=keys.__getitem__)
-
-
-def count_distinct_tokens(texts: Sequence[Text]) -> int:
-    """Tokens of texts, each shared prefix once."""
-    ordered = [texts[index] for index in order_texts(texts)]
-    return Tree(ordered, _shared_lengths(ordered)).length
 
 
 def separate_trees(texts: Sequence[Text]) -> list[Tree]:
@@ -76,46 +69,7 @@ def separate_trees(texts: Sequence[Text]) -> list[Tree]:
     return [Tree([text], [0]) for text in texts]
 
 
-def grow_trees(texts: Sequence[Text], longest: int, responses: int) -> list[Tree]:
-    """Joins texts that begin alike.
-
-    Args:
-      texts: texts in any order.
-      longest: largest number of tokens of a tree; a longer text is a tree of its own.
-      responses: largest number of tokens of a tree that carry loss.
-    """
-    ordered = [texts[index] for index in order_texts(texts)]
-    trees: list[Tree] = []
-    tokens = 0  # of the newest tree
-    losses = 0
-    for text, shared in zip(ordered, _shared_lengths(ordered), strict=True):
-        length = text[-1].length
-        loss = Tree([text], [0]).responses
-        fits = tokens + length - shared <= longest and losses + loss <= responses
-        if shared and fits:
-            trees[-1].texts.append(text)
-            trees[-1].shared.append(shared)
-            tokens += length - shared
-            losses += loss
-        else:
-            trees.append(Tree([text], [0]))
-            tokens = length
-            losses = loss
-    return trees
-
-
-def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
-    """Common first tokens of neighbours, 0 for the first text."""
-    inputs = [_input_tokens(text) for text in ordered]
-    lengths = [0] if inputs else []
-    for earlier, tokens in itertools.pairwise(inputs):
-        size = min(len(earlier), len(tokens))
-        differs = np.append(earlier[:size] != tokens[:size], True)
-        lengths.append(int(differs.argmax()))
-    return lengths
-
-
-def _input_tokens(text: Text) -> np.ndarray:
+def input_tokens(text: Text) -> np.ndarray:
     """The model's input of a text."""
     whole = text[-1]
     return np.concatenate([whole.prompt_tokens, whole.response_tokens[:-1]])

@@ -98,7 +98,9 @@ def test_a_curriculum_leaves_the_shares_of_the_environments() -> None:
 
 
 def test_an_environment_has_its_own_values_and_those_of_the_run() -> None:
-    config = resolve(mixed(shop={"prompt": "compact", "options": {"draw_seed": 4}, "panel": "test"}))
+    config = resolve(
+        mixed(shop={"prompt": "compact", "options": {"draw_seed": 4}, "panel": "test"})
+    )
     assert resolve(config) == config
     assert config.env.name == "alfworld+shop"
     house, shop = member_configs(config).values()
