@@ -15,24 +15,6 @@ from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
 Parser = Callable[[str], Response]
 
 
-def _keep_template(template: PromptTemplate, environment: Any) -> PromptTemplate:
-    del environment
-    return template
-
-
-def _keep_parser(parse: Parser) -> Parser:
-    return parse
-
-
-def _keep_response(response: str, plan: str, earlier_plan: str | None) -> str:
-    del plan, earlier_plan
-    return response
-
-
-def _accept(config: Any) -> None:
-    del config
-
-
 @dataclass(frozen=True)
 class PlanKind:
     """A kind of plan; a field that is left out changes nothing.
@@ -49,11 +31,11 @@ class PlanKind:
       check: Check of the config of an environment; it raises InputError.
     """
 
-    ask: Callable[[PromptTemplate, Any], PromptTemplate] = _keep_template
-    make_parser: Callable[[Parser], Parser] = _keep_parser
+    ask: Callable[[PromptTemplate, Any], PromptTemplate] = lambda template, environment: template
+    make_parser: Callable[[Parser], Parser] = lambda parse: parse
     opening: Callable[[PromptTemplate], PromptTemplate] | None = None
-    write: Callable[[str, str, str | None], str] = _keep_response
-    check: Callable[[Any], None] = _accept
+    write: Callable[[str, str, str | None], str] = lambda response, *plans: response
+    check: Callable[[Any], None] = lambda config: None
 
 
 NO_PLAN = PlanKind()

@@ -1,6 +1,6 @@
 """Memory of replayed experts: all minibatches of an iteration are on the devices with them."""
 
-from typing import Any, Self
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
@@ -18,12 +18,6 @@ from gigpo_jax.policy import Policy
 
 class ReplayedExperts(Signal):
     """Plans the memory of replayed experts; samples carry them."""
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Does nothing: minibatches take the experts from the samples."""
-        del config, policy, mesh
-        return cls()
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

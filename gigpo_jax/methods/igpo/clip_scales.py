@@ -2,26 +2,17 @@
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
-import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from gigpo_jax.learner.signals.base import CreditedSteps, Signal
-from gigpo_jax.policy import Policy
 
 
 class ClipScales(Signal):
     """Copies `StepCredit.clip_scale` to the tokens of each step."""
 
     batch_fields = MappingProxyType({"clip_scale": np.float32})
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Makes the signal, which has no state."""
-        del config, policy, mesh
-        return cls()
 
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
         """One factor a step; 1 where the algorithm computes none."""

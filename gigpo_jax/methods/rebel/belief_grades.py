@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Self
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -46,12 +44,6 @@ class BeliefGrades(Signal):
         """Whether responses state beliefs."""
         del policy, steps
         return config.env.plan == BELIEF
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Makes the signal, which has no state."""
-        del config, policy, mesh
-        return cls()
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """Keys and task types, [N, 2] u32 hashes, and grades, [N, 4] f32."""

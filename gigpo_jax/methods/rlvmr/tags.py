@@ -3,9 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Self
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -53,12 +51,6 @@ class Tags(Signal):
         """Whether prompts ask for tags."""
         del policy, steps
         return config.env.prompt in TAGGED
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Makes the signal, which has no state."""
-        del config, policy, mesh
-        return cls()
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """The columns of `tag_columns`."""

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from gigpo_jax.env_bridge.prompts import Advice
+from gigpo_jax.methods.slea.lessons import ZONES
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 
-# (task kind, anchor state) -> lessons that its prompt shows: strategies, warnings
-FindLessons = Callable[[str, str], tuple[tuple[str, ...], tuple[str, ...]]]
+# (task kind, anchor state) -> lessons that its prompt shows, of each of `ZONES`
+FindLessons = Callable[[str, str], tuple[tuple[str, ...], ...]]
 
 
 class LessonsPart(EpisodePart):
@@ -19,8 +20,9 @@ class LessonsPart(EpisodePart):
     async def before_prompt(self, episode: Episode) -> None:
         """Finds the lessons for the state that is answered next."""
         anchor = episode.observation.anchor
-        strategies, warnings = self._find_lessons(episode.plan.task.kind, anchor)
-        episode.history.advice = (
-            *(Advice(text, "What worked here before: ", "tip") for text in strategies),
-            *(Advice(text, "What failed here before: ", "avoid") for text in warnings),
+        lessons = self._find_lessons(episode.plan.task.kind, anchor)
+        episode.history.advice = tuple(
+            Advice(text, zone.title, zone.word)
+            for zone, texts in zip(ZONES.values(), lessons, strict=True)
+            for text in texts
         )

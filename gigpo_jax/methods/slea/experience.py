@@ -32,7 +32,6 @@ from gigpo_jax.methods.slea.lessons import (
     WARNINGS,
     ZONES,
     LessonRequest,
-    count_shown,
 )
 from gigpo_jax.rollout.episode_parts import NoteRequest
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
@@ -94,26 +93,26 @@ class Library(TaskSource):
         del tasks
         return cls(config.train.experience, CAPACITY)
 
-    def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The best strategies and warnings for a state, best first.
+    def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], ...]:
+        """The best lessons of each zone for a state, best first.
 
         They come from the state's cluster, or from the whole task kind if the state is in no
         cluster.
         """
         if self.updates < self._warmup:
-            return (), ()
+            return ((),) * len(ZONES)
         cluster = self._find_cluster(kind, state)
         texts = []
-        for zone in (STRATEGIES, WARNINGS):
+        for name, zone in ZONES.items():
             entries = [
                 entry
-                for entry in self.entries[zone]
+                for entry in self.entries[name]
                 if entry.kind == kind and (cluster is None or cluster in entry.clusters)
             ]
             # Stable: of equal scores the older one.
             entries.sort(key=lambda entry: -entry.score)
-            texts.append(tuple(entry.text for entry in entries[: count_shown(zone)]))
-        return texts[0], texts[1]
+            texts.append(tuple(entry.text for entry in entries[: zone.shown]))
+        return tuple(texts)
 
     def _clusters(self, kind: str) -> list[str]:
         """First members of a task kind's clusters, strategies first."""
@@ -273,7 +272,7 @@ def choose_episodes(
     for trajectory, zone, score in rate_episodes(trajectories):
         key = (trajectory.group, trajectory.member)
         candidates[key] = (trajectory, zone)
-        rows.append((ZONES.index(zone), -score, *key))
+        rows.append(([*ZONES].index(zone), -score, *key))
     table = join(np.array(rows, np.float32).reshape(-1, 4))
     chosen = []
     for zone_number in range(len(ZONES)):

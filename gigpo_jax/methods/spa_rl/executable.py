@@ -1,14 +1,10 @@
 """Which steps have executable actions, for SPA-RL (arXiv 2505.20732)."""
 
 from types import MappingProxyType
-from typing import Self
 
-import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from gigpo_jax.learner.signals.base import ScoredSteps, Signal
-from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
 
 
@@ -25,12 +21,6 @@ class ExecutableActions(Signal):
             ),
         }
     )
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Makes the signal, which has no state."""
-        del config, policy, mesh
-        return cls()
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """One flag a step, [N] bool."""

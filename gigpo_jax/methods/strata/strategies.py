@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Self
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -51,12 +49,6 @@ class Strategies(Signal):
         # Some of them, and not of each episode its own.
         has_numbers = None not in {number for _, number in strategies}
         return has_numbers and len(strategies) < len({step.trajectory for step in steps})
-
-    @classmethod
-    def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
-        """Makes the signal, which has no state."""
-        del config, policy, mesh
-        return cls()
 
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """The number of each step's strategy, [N] i32."""
