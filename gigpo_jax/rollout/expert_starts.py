@@ -6,16 +6,17 @@ k, and the policy plays on. Our choice: an expert that fails gives no start, so 
 at the start of the task.
 """
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from gigpo_jax.env_bridge.base import begin_episode
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import episode_seed
+from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past
 
 
@@ -81,14 +82,26 @@ class ExpertStarts:
         )
 
 
-def make_expert_starts(config: ConfigDict) -> ExpertStarts | None:
-    """Returns the starts of a run's episodes in one environment, or None for the tasks' own."""
-    if not config.train.expert_starts:
-        return None
-    return ExpertStarts(
-        config.env.name,
-        config.train.expert_starts,
-        config.env.max_steps,
-        config.sft.demonstrator.to_dict(),
-        config.seed,
-    )
+async def find_starts(
+    environments: Sequence[RunEnvironment],
+    pools: Mapping[str, EnvPool],
+    tasks: Sequence[Task],
+    iteration: int,
+    first_group: int,
+) -> Sequence[Past]:
+    """Returns where the episodes of each task begin; the first task's group has `first_group`."""
+    starts = {}
+    for environment in environments:
+        config = environment.config
+        starts[environment.label] = ExpertStarts(
+            config.env.name,
+            config.train.expert_starts,
+            config.env.max_steps,
+            config.sft.demonstrator.to_dict(),
+            config.seed,
+        )
+    finders = [
+        starts[task.environment].find_start(pools[task.environment], task, iteration, group)
+        for group, task in enumerate(tasks, start=first_group)
+    ]
+    return await asyncio.gather(*finders)

@@ -127,8 +127,10 @@ class RolloutWorker:
             `train.expert_starts` has it, and turns are sampled again; else `env.max_steps` ends
             them.
         """
-        if is_training and pasts is None:
-            pasts = await self._find_starts(tasks, iteration, first_group)
+        if is_training and self._environments[0].config.train.expert_starts:
+            from gigpo_jax.rollout.expert_starts import find_starts
+
+            pasts = await find_starts(self._environments, self.pools, tasks, iteration, first_group)
         settings = {}
         for environment in self._environments:
             label = environment.label
@@ -211,24 +213,6 @@ class RolloutWorker:
             await runner.review_episode(request, key)
 
         await asyncio.gather(*map(write, requests))
-
-    async def _find_starts(
-        self, tasks: Sequence[Task], iteration: int, first_group: int
-    ) -> Sequence[Past] | None:
-        """Returns where the episodes of each task begin, or None for the start of their task."""
-        if not any(e.config.train.expert_starts for e in self._environments):
-            return None
-        from gigpo_jax.rollout.expert_starts import make_expert_starts
-
-        starts = {e.label: make_expert_starts(e.config) for e in self._environments}
-        finders = []
-        for group, task in enumerate(tasks, start=first_group):
-            start = starts[task.environment]
-            if start is None:
-                return None
-            pool = self.pools[task.environment]
-            finders.append(start.find_start(pool, task, iteration, group))
-        return await asyncio.gather(*finders)
 
     def _make_runner(
         self,
