@@ -17,6 +17,9 @@ into over under until while been being got gone seen said put
 Nodes = list[tuple[str, ast.AST]]
 NOT_NOUNS = frozenset(WORDS.split())
 ODD_OPENINGS = {"", "of", "as", "what", "that", "where", "to", "which", "how", "when", "in", "its"}
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+SECTION = re.compile("Args|Returns|Raises|Yields|Attributes|Example")
+PRONOUN = re.compile(r"\b(?:that|those)\s+of\b")
 ARGUMENT = re.compile(r"^ {2,6}[a-z_, ]+: (\w+)", re.MULTILINE)
 # Names that stand for one thing in several files.
 SHARED_NAMES = {
@@ -83,7 +86,7 @@ def test_descriptions_of_arguments_begin_with_a_noun(nodes: Nodes) -> None:
     described = 0
     odd_lines = []
     for path, node in nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if not isinstance(node, DEFINITIONS):
             continue
         for match in ARGUMENT.finditer(ast.get_docstring(node) or ""):
             described += 1
@@ -91,6 +94,38 @@ def test_descriptions_of_arguments_begin_with_a_noun(nodes: Nodes) -> None:
                 odd_lines.append(f"{path}, {node.name}:{match[0]}")
     assert described > 1000
     assert len(odd_lines) <= 0.01 * described, "\n".join(odd_lines)
+
+
+def test_docstrings_begin_with_a_whole_sentence(nodes: Nodes) -> None:
+    """A short first line and a short paragraph behind it are mostly one sentence cut in two."""
+    described = 0
+    cut_texts = []
+    for path, node in nodes:
+        if not isinstance(node, DEFINITIONS):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring is None:
+            continue
+        described += 1
+        first, second = [*docstring.split("\n\n"), ""][:2]
+        is_short = len(first.split()) <= 12 and 0 < len(second.split()) <= 30
+        if is_short and not SECTION.match(second):
+            cut_texts.append(f"{path}, {node.name}: {docstring}")
+    assert described > 2000
+    # A short second paragraph may say more, so some are fine.
+    assert len(cut_texts) <= 0.06 * described, "\n".join(cut_texts)
+
+
+def test_docstrings_name_the_noun(nodes: Nodes) -> None:
+    docstrings = [
+        ast.get_docstring(node) or ""
+        for _, node in nodes
+        if isinstance(node, DEFINITIONS | ast.Module)
+    ]
+    words = sum(len(docstring.split()) for docstring in docstrings)
+    pronouns = [match[0] for docstring in docstrings for match in PRONOUN.finditer(docstring)]
+    assert words > 50_000
+    assert len(pronouns) <= words / 10_000, "\n".join(pronouns)
 
 
 def test_help_texts_begin_with_a_noun(nodes: Nodes) -> None:

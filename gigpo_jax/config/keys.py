@@ -1,4 +1,4 @@
-"""The keys of the config: those of every run, and those of parts.
+"""The keys of the config: keys of every run, and keys of parts.
 
 A part that few runs use declares its keys, and checks them, in a module of its own, a `Part` of
 `PARTS`, which is imported when one of them is set; environments and algorithms declare options and

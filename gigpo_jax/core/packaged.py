@@ -1,6 +1,6 @@
 """Files that come with the package: configs/ and models/ of the repository.
 
-A wheel has them in data/, of models/ only that of the quickstart.
+A wheel has them in data/, of models/ only the quickstart's model.
 """
 
 from pathlib import Path

@@ -20,9 +20,7 @@ from gigpo_jax.trajectory import Trajectory
 
 
 def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Task, ...]] | None:
-    """Returns the panel `eval.panel` and its tasks, or None without one.
-
-    The panels of several environments are joined, in order.
+    """Returns the panel `eval.panel`, of all environments in order, and its tasks, or None.
 
     Raises:
       InputError: there is no such panel, or its tasks are missing or differ.

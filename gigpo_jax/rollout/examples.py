@@ -29,9 +29,7 @@ def make_examples(
     types: Collection[str],
     encode: Callable[..., Sequence[int]],
 ) -> Examples:
-    """Plays `eval.examples` won expert episodes of each task type.
-
-    There are none if the agent's prompts show none.
+    """Plays `eval.examples` won expert episodes a task type, if the agent's prompts show examples.
 
     Args:
       config: Config as from `config.resolve`.

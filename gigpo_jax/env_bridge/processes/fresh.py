@@ -86,10 +86,7 @@ class FreshProcess:
             os.close(read_end)
 
     def close(self) -> None:
-        """Closes the lifeline; may be called twice.
-
-        The process has 2 s to end by itself, then its group is killed.
-        """
+        """Closes the lifeline; after 2 s the process's group is killed. May be called twice."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             # The number may belong to another file from now on: a second `close` must not close

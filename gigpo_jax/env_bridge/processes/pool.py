@@ -161,9 +161,7 @@ class EnvPool:
         self.close()
 
     def tasks(self, split: str) -> list[Task]:
-        """Returns the tasks of a split, in the environment's order.
-
-        The first call of a split blocks for up to `start_timeout_s`.
+        """Returns the tasks of a split in order; the first call blocks for up to `start_timeout_s`.
 
         Raises:
           InputError: There is no such split, or data is missing.
