@@ -124,8 +124,8 @@ def test_subgoals_of_the_guide_do_not_change_its_summaries() -> None:
     subgoals = set()
     for seed in range(8):
         guide = Guide(seed, sign_fraction=0.3)
-        episode = play_expert(env, guide, task, CORRIDOR.max_steps)
-        subgoals |= {*episode.subgoals}
+        episode = play_expert(env, guide, task, CORRIDOR.max_steps, "subgoal")
+        subgoals |= {*episode.plans}
         # The draws of a guide without subgoals, by hand: one or two a summary.
         draws = random.Random(seed)
         seen: list[str] = []
@@ -166,7 +166,7 @@ def test_the_belief_of_a_poor_guide_knows_the_sign_in_some_episodes() -> None:
     signs = set()
     for seed in range(8):
         guide = Guide(seed, sign_fraction=0.3)
-        beliefs = [json.loads(text) for text in play_expert(env, guide, task, 8).beliefs]
+        beliefs = [json.loads(text) for text in play_expert(env, guide, task, 8, "belief").plans]
         assert [belief["phase"] for belief in beliefs] == ["walk"] * 6 + ["doors"]
         (sign,) = {belief.get("sign") for belief in beliefs}
         signs.add((sign, guide.subgoal))
