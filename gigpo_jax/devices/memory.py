@@ -397,9 +397,7 @@ def engine_tensor(
     *,
     trains: bool = True,
 ) -> int:
-    """Returns how many devices split the in-process engine's weights.
-
-    It is `engine.tensor` or, where that is 0, the smallest number that fits.
+    """Returns `engine.tensor` or, if it is 0, the fewest devices that hold the split weights.
 
     Args:
       config, shape, signals: Arguments of `memory_plan`.

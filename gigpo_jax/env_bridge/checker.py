@@ -295,10 +295,7 @@ async def _play_walk(
 
 
 async def _walk_randomly(environment: PooledEnv, task: Task, steps: int) -> _CheckedWalk:
-    """Plays admissible and nasty actions in a random order.
-
-    Nasty actions repeat only if nothing is admissible.
-    """
+    """Plays admissible and nasty actions in random order, nasty ones twice only if they must."""
     # Seeded by the task, so that a report can be repeated. Python seeds with text by its SHA-512,
     # not by `hash`.
     generator = random.Random(task.id)

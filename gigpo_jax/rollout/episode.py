@@ -73,9 +73,7 @@ class EpisodeRunner:
     vision: "VisionConfig | None" = None
 
     async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
-        """Plays one episode, which alone uses `environment`.
-
-        The trajectory is aborted if the environment or the engine fails.
+        """Plays one episode alone in `environment`; it is aborted if that or the engine fails.
 
         Raises:
           EngineLost: the engine will give no more responses.
@@ -106,10 +104,7 @@ class EpisodeRunner:
         return trajectory
 
     async def _replay_past(self, episode: Episode, environment: PooledEnv) -> None:
-        """Replays the actions of the plan's past.
-
-        The policy did not sample them: they are no turns, and nothing is learnt from them.
-        """
+        """Replays the actions of the plan's past, which are no turns: the policy sampled none."""
         past = episode.plan.past
         responses = iter(past.responses)
         for action in past.actions:

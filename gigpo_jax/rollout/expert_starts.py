@@ -43,10 +43,7 @@ class ExpertStarts:
         return max(0, length - 1 - iteration // self.iterations)
 
     async def find_start(self, pool: EnvPool, task: Task, iteration: int, group: int) -> Past:
-        """Lets the expert play, and returns where episodes begin.
-
-        The result follows from the arguments alone: a resumed run gets the same one.
-        """
+        """Lets the expert play, and returns where episodes begin, by the arguments alone."""
         # The number of a group is distinct within an iteration.
         seed = episode_seed(self.seed, iteration << 20 | group)
         expert = registry.make_expert(self.environment, seed, **self.options)

@@ -120,10 +120,7 @@ class _Server:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # newest asynchronous call of each slot
 
     async def run(self) -> None:
-        """Handles calls until the pool closes its socket.
-
-        It also ends if the first environment cannot be built.
-        """
+        """Handles calls until the pool closes its socket, or no first environment can be built."""
         self._pool.setblocking(False)
         loop = asyncio.get_running_loop()
         buffer = bytearray()
