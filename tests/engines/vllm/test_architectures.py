@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import lora
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import (
+    FULL,
+    SLIDING,
+    UNROTATED,
+    DecoderConfig,
+    ExpertConfig,
+)
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
@@ -25,6 +31,8 @@ EXPERTS = {"experts": ExpertConfig(4, 2, 32)}
 # An embedding with more rows than there are tokens: the server must not sample them either.
 TOKENS = load_tokenizer(serving.TINY).vocab_size
 PADDED = {"vocab_size": TOKENS + 40, "num_tokens": TOKENS}
+# Prompts have more tokens than the window.
+GEMMA = {"layer_types": (SLIDING, FULL), "sliding_window": 8, "query_scalar": 24}
 CONFIG = LoraConfig(4, 8.0)
 
 
@@ -36,8 +44,10 @@ CONFIG = LoraConfig(4, 8.0)
         ("qwen3_moe", EXPERTS, False),
         ("llama", LLAMA, False),
         ("qwen3", PADDED, False),
+        ("smollm3", {"layer_types": (FULL, UNROTATED)}, False),
+        ("gemma3_text", GEMMA, False),
     ],
-    ids=["qwen3", "qwen3-adapter", "experts", "llama", "padded"],
+    ids=["qwen3", "qwen3-adapter", "experts", "llama", "padded", "smollm3", "gemma3"],
 )
 def test_log_probabilities_are_the_learners_before_and_after_a_push(
     kind: str, more: dict, adapter: bool, tmp_path: pathlib.Path
