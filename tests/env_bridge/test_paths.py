@@ -31,7 +31,7 @@ def test_home_and_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("alfworld", "data"), ("search", "data"), ("search", "index"), ("webshop", "data")],
+    [("alfworld", "data"), ("search", "data"), ("webshop", "data")],
 )
 def test_every_environment_does_so(name: str, option: str, tmp_path: Path) -> None:
     options = {"data": str(tmp_path)} | {option: "$NO_SUCH_VARIABLE/x"}

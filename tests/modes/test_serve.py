@@ -123,7 +123,7 @@ def test_a_port_in_use_and_a_missing_package_are_found_before_a_model_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("GIGPO_API_KEY", KEY)
-    monkeypatch.delattr("gigpo_jax.run.open_run.load_policy")
+    monkeypatch.delattr("gigpo_jax.run.open_policy.load_policy")
     example = Path(__file__).parents[2] / "examples/harness"
     monkeypatch.syspath_prepend(example)
     commands = [
