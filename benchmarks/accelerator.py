@@ -35,7 +35,8 @@ from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import init_state, make_update
+from gigpo_jax.rl.train_step import init_state
+from gigpo_jax.rl.update import make_update
 from gigpo_jax.run.hosts import Hosts
 
 Result = dict[str, float | int | str | None]

@@ -42,7 +42,8 @@ from gigpo_jax.models.attention import attention
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import init_state, make_update
+from gigpo_jax.rl.train_step import init_state
+from gigpo_jax.rl.update import make_update
 
 RESULT = Path(__file__).parent / "results" / "conversation_rows.json"
 MODEL = SHAPES["tiny"].model

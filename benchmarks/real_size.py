@@ -41,7 +41,8 @@ from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import init_state, make_update
+from gigpo_jax.rl.train_step import init_state
+from gigpo_jax.rl.update import make_update
 
 RESULTS = Path(__file__).parent / "results"
 MODEL = decoder.DecoderConfig(

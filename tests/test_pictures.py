@@ -41,8 +41,9 @@ from gigpo_jax.models.vision.images import (
     token_grid,
 )
 from gigpo_jax.policy import Policy, forward_function
+from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import response_logprobs, select_microbatch
+from gigpo_jax.rl.update import response_logprobs
 from gigpo_jax.rollout.environment import episode_settings
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep

@@ -182,6 +182,8 @@ def _add_search(subparsers: Subparsers) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the faiss index to write"
     )
 
+
+def _add_search_server(subparsers: Subparsers) -> None:
     parser = _add_command(subparsers, "serve", commands.serve_passages, "serves passages over HTTP")
     parser.add_argument(
         "--corpus",
@@ -288,7 +290,9 @@ def _make_parser() -> Parser:
     )
     _add_alfworld(_add_group(subparsers, "alfworld", "generated ALFWorld games"))
     _add_webshop(_add_group(subparsers, "webshop", "WebShop catalogues"))
-    _add_search(_add_group(subparsers, "search", "worlds, indices and the server of search QA"))
+    search_group = _add_group(subparsers, "search", "worlds, indices and the server of search QA")
+    _add_search(search_group)
+    _add_search_server(search_group)
     _add_panels(subparsers)
     _add_check(subparsers)
     _add_picture(subparsers)

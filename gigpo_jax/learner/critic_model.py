@@ -27,9 +27,9 @@ from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.value_head import predict_values
 from gigpo_jax.policy import Policy, forward_function, param_shardings, trunk_function
-from gigpo_jax.rl import update
 from gigpo_jax.rl.critic import Values, make_value_update
 from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.train_step import TrainState, Update, init_state, shard_state
 from gigpo_jax.rl.types import StepBatch
 
 HEAD = "value_head"
@@ -49,9 +49,9 @@ class TrainPrograms(NamedTuple):
       state_shardings: sharding of each leaf of the train state.
     """
 
-    init: Callable[[Any], update.TrainState]
-    update: update.Update
-    state_shardings: update.TrainState
+    init: Callable[[Any], TrainState]
+    update: Update
+    state_shardings: TrainState
 
 
 def train_programs(
@@ -72,7 +72,7 @@ def train_programs(
     }
     optimizer = make_optimizer(**config.optim.to_dict() | changes)
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    state_shardings = update.shard_state(optimizer, params, shardings, replicated(mesh))
+    state_shardings = shard_state(optimizer, params, shardings, replicated(mesh))
     learn = make_value_update(
         value_function(config, policy, mesh),
         optimizer,
@@ -80,7 +80,7 @@ def train_programs(
         clip=config.critic.clip or np.inf,
         state_shardings=state_shardings,
     )
-    init = partial(update.init_state, optimizer=optimizer)
+    init = partial(init_state, optimizer=optimizer)
     return TrainPrograms(init, learn, state_shardings)
 
 

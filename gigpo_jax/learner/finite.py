@@ -1,6 +1,6 @@
 """Ends a run whose losses are not finite."""
 
-from gigpo_jax.rl.update import Metrics
+from gigpo_jax.rl.train_step import Metrics
 
 LIMIT = 3  # skipped updates in a row
 

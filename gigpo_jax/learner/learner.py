@@ -31,8 +31,8 @@ from gigpo_jax.learner.signals.table import batch_fields, compute_columns, start
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy, longest_tree, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
+from gigpo_jax.rl.train_step import Between, Metrics, PiecewiseUpdate
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import Between, Metrics, PiecewiseUpdate
 from gigpo_jax.run.checkpoint import OLDER, parts_of, state_of
 from gigpo_jax.run.loggers.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit
@@ -345,7 +345,7 @@ class _TokenCount:
         self._progress = progress
 
     def add_microbatch(self, minibatch: int, result: Any, done: int, total: int) -> None:
-        """Waits for a microbatch, and counts it; see `update.Between`."""
+        """Waits for a microbatch, and counts it; see `train_step.Between`."""
         del total
         wait_for(result)
         self.count_minibatches(minibatch, int(self._tokens[minibatch][:done].sum()))

@@ -13,13 +13,15 @@ the tokens of the last one. Texts that begin alike may share a segment too (`lea
 Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N environment steps.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
+from gigpo_jax.learner.dealing import deal_groups, deal_segments
+from gigpo_jax.learner.filling import BatchShape, fill_batch
 from gigpo_jax.learner.rows import (
     RowFit,
     TextPlacement,
@@ -39,108 +41,6 @@ NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 # [k] of this host -> [hosts, k], as `exchange.all_hosts`
 Gather = Callable[[np.ndarray], np.ndarray]
-
-
-class BatchShape(NamedTuple):
-    """Sizes of a minibatch's arrays.
-
-    Attributes:
-      microbatches: M.
-      rows: B.
-      tokens: T.
-      responses: C.
-      route_width: experts that a token goes through in all layers; 0: they are not given.
-      route_bytes: bytes of the number of an expert.
-      has_trees: whether texts of a segment share what they begin with.
-    """
-
-    microbatches: int
-    rows: int
-    tokens: int
-    responses: int
-    route_width: int
-    route_bytes: int
-    has_trees: bool
-
-
-def deal_segments(
-    segments: Sequence[np.ndarray], minibatches: int, rng: np.random.Generator | None
-) -> list[list[np.ndarray]]:
-    """Shuffles segments and deals them into minibatches.
-
-    A segment with more steps than a minibatch is cut into pieces first. No minibatch is then empty,
-    as long as there are enough steps, and its number of steps differs from the mean by at most the
-    longest piece; with single steps by less than one step.
-
-    Args:
-      segments: indices of the samples of each segment.
-      minibatches: number of minibatches.
-      rng: generator that shuffles the segments; None: their order stays.
-    """
-    steps = sum(map(len, segments))
-    longest = _longest_piece(steps, minibatches)
-    pieces = [piece for segment in segments for piece in _cut_segment(segment, longest)]
-    order = _shuffle(len(pieces), rng)
-    sizes = np.array([len(pieces[piece]) for piece in order], np.int64)
-    # A piece is in the minibatch that its middle step would be in if single steps were dealt.
-    middles = np.cumsum(sizes) - sizes + (sizes - 1) // 2
-    edges = np.cumsum([len(share) for share in np.array_split(np.arange(steps), minibatches)])
-    members = np.split(np.array(order, np.int64), np.searchsorted(middles, edges[:-1]))
-    return [[pieces[piece] for piece in share.tolist()] for share in members]
-
-
-def deal_groups(
-    groups: Sequence[Sequence[np.ndarray]], minibatches: int, rng: np.random.Generator | None
-) -> list[list[np.ndarray]]:
-    """Deals task groups into minibatches of nearly equal size.
-
-    The largest group comes first, and each goes to the minibatch with the fewest steps. From a
-    group with more steps than a minibatch, pieces as large as a minibatch are cut off first.
-
-    Args:
-      groups: segments of each group, as indices of their samples.
-      minibatches: number of minibatches; none is empty if there are enough steps.
-      rng: generator that shuffles equal groups, and the minibatches; None: their order stays.
-    """
-    longest = _longest_piece(sum(map(_count_steps, groups)), minibatches)
-    pieces: list[list[np.ndarray]] = []
-    for group in groups:
-        room = 0
-        for segment in group:
-            for part in _cut_segment(segment, longest):
-                if len(part) > room:
-                    pieces.append([])
-                    room = longest
-                pieces[-1].append(part)
-                room -= len(part)
-    shuffled = [pieces[piece] for piece in _shuffle(len(pieces), rng)]
-    dealt: list[list[np.ndarray]] = [[] for _ in range(minibatches)]
-    counts = [0] * minibatches
-    for piece in sorted(shuffled, key=_count_steps, reverse=True):
-        fewest = counts.index(min(counts))
-        dealt[fewest] += piece
-        counts[fewest] += _count_steps(piece)
-    # Otherwise the first update would always have the largest group.
-    return [dealt[minibatch] for minibatch in _shuffle(minibatches, rng)]
-
-
-def _shuffle(count: int, rng: np.random.Generator | None) -> list[int]:
-    """Numbers below `count`, shuffled if there is a generator."""
-    return list(range(count)) if rng is None else rng.permutation(count).tolist()
-
-
-def _longest_piece(steps: int, minibatches: int) -> int:
-    # With longer pieces a minibatch could stay empty.
-    return max(steps // minibatches, 1)
-
-
-def _cut_segment(segment: np.ndarray, longest: int) -> list[np.ndarray]:
-    """Nearly equal pieces of at most `longest` steps."""
-    return np.array_split(segment, -(-len(segment) // longest))
-
-
-def _count_steps(segments: Sequence[np.ndarray]) -> int:
-    return sum(map(len, segments))
 
 
 def make_minibatches(
@@ -221,133 +121,177 @@ def stream_minibatches(
       InputError: a sample is longer than a row.
     """
     segments = join_continuations(samples)
-    texts = _texts_of(samples, segments)
     # Of whole segments, also where some are cut below: pieces have fewer responses a token.
-    trees = separate_trees(texts)
-    responses = [tree.responses for tree in trees]
-    has_images = any(sample.images is not None for sample in samples)
-    sample_routes = [sample.routes for sample in samples if sample.routes is not None]
-    local_numbers = [
-        len(samples),
-        sum(tree.length for tree in trees),
-        sum(responses),
-        max(responses, default=0),
-        has_images,
-        max((tree.length for tree in trees), default=0),
-        *max(((routes.shape[1], routes.itemsize) for routes in sample_routes), default=(0, 0)),
-    ]
-    # Totals over all hosts decide the shapes: each host has to compile and run the same programs.
-    numbers = gather(np.array(local_numbers, np.int64))
-    all_steps, all_tokens, all_responses = numbers[:, :3].sum(0).tolist()
-    longest_response = int(numbers[:, 3].max())
-    has_images = bool(numbers[:, 4].any())
-    route_width, route_bytes = numbers[:, 6:].max(0).tolist()
-    # A tree has one array of images and of experts for what its texts share.
-    has_trees = longest_tree > 0 and not has_images and not route_width
-    if rng is None:
-        order = order_texts([[samples[i] for i in members] for members in segments])
-        segments = [segments[index] for index in order]
+    totals = _gather_totals(samples, separate_trees(_texts_of(samples, segments)), gather)
+    if totals.has_images or totals.route_width:
+        # A tree has one array of images and of experts for what its texts share.
+        longest_tree = 0
+    count = max(1, -(-totals.steps // steps))
+    minibatches = _deal_texts(samples, segments, groups, count, rng)
+    if longest_tree:
+        from gigpo_jax.learner.shared_prefixes import count_distinct_tokens
 
-    count = max(1, -(-all_steps // steps))
-    # Steps are dealt before they are packed: a minibatch has whole steps, however long they are.
-    if groups is None:
-        dealt = deal_segments(segments, count, rng)
-    else:
-        dealt = deal_groups(_join_groups(samples, segments, groups), count, rng)
-    minibatches = [_texts_of(samples, members) for members in dealt]
-    grow: Callable[[Sequence[Text], int, int], list[Tree]] | None = None
-    if has_trees:
-        from gigpo_jax.learner.shared_prefixes import count_distinct_tokens, grow_trees
-
-        grow = grow_trees
         distinct_tokens = sum(map(count_distinct_tokens, minibatches))
-        all_tokens = int(gather(np.array([distinct_tokens], np.int64)).sum())
+        all_tokens = gather(np.array([distinct_tokens], np.int64)).sum()
+        totals = totals._replace(tokens=int(all_tokens))
 
-    def pack(length: int) -> _Packing:
-        capacity = response_capacity(all_tokens, all_responses, longest_response, length)
-        trees = [
-            grow(texts, longest_tree, capacity) if grow else separate_trees(texts)
-            for texts in minibatches
-        ]
-        return _pack_trees(trees, length, capacity, gather)
-
+    pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather)
     packing = pack(row_length)
-    if fit is not None and not has_images and not has_trees:
-        shapes = [(row_length, rows)]
-        packings = [packing]
-        lengths = row_lengths(int(numbers[:, 5].max()), row_length)
-        packings += [packing if length == row_length else pack(length) for length in lengths]
-        shapes += [
-            (length, rows_at_once(fit, length, int(fitted.row_counts.max())))
-            for length, fitted in zip(lengths, packings[1:], strict=True)
-        ]
-        chosen = choose_shape(shapes, np.stack([fitted.row_counts for fitted in packings]))
-        packing = packings[chosen]
-        row_length, rows = shapes[chosen]
+    if fit is not None and not totals.has_images and not longest_tree:
+        lengths = row_lengths(totals.longest_text, row_length)
+        packings = [packing if length == row_length else pack(length) for length in lengths]
+        packing, rows = _choose_packing(packing, rows, packings, fit)
     counts = (-(-packing.row_counts // rows)).tolist()
     needed = max(counts)
-    if longest and not has_images:
-        needed = max(needed, most_microbatches(steps, len(numbers), longest, row_length, rows))
-    stored = stored_microbatches(needed)
+    if longest and not totals.has_images:
+        needed = max(needed, most_microbatches(steps, totals.hosts, longest, packing.length, rows))
     shape = BatchShape(
-        stored, rows, row_length, packing.capacity, route_width, route_bytes, has_trees
+        microbatches=stored_microbatches(needed),
+        rows=rows,
+        tokens=packing.length,
+        responses=packing.capacity,
+        route_width=totals.route_width,
+        route_bytes=totals.route_bytes,
+        has_trees=longest_tree > 0,
     )
     # A generator: supervised training fills one minibatch at a time.
     batches = (
-        _fill_batch(places, shape, max(count, 1), fields)
+        fill_batch(places, shape, max(count, 1), fields)
         for places, count in zip(packing.placements, counts, strict=True)
     )
-    if has_images:
+    if totals.has_images:
         from gigpo_jax.learner.packed_images import add_images
 
         return add_images(batches, packing.placements, shape[:3], gather)
     return batches
 
 
+class _Totals(NamedTuple):
+    """Numbers of the samples of all hosts, which decide the shapes of minibatches.
+
+    Attributes:
+      hosts: number of hosts.
+      steps: number of samples.
+      tokens: tokens of all texts.
+      responses: response tokens.
+      longest_response: largest number of response tokens of a text.
+      longest_text: largest number of tokens of a text.
+      has_images: whether any sample has images.
+      route_width: see `BatchShape`.
+      route_bytes: see `BatchShape`.
+    """
+
+    hosts: int
+    steps: int
+    tokens: int
+    responses: int
+    longest_response: int
+    longest_text: int
+    has_images: bool
+    route_width: int
+    route_bytes: int
+
+
+def _gather_totals(samples: Sequence[Sample], trees: Sequence[Tree], gather: Gather) -> _Totals:
+    """Adds up the numbers of all hosts: each has to compile and run the same programs."""
+    responses = [tree.responses for tree in trees]
+    routes = [sample.routes for sample in samples if sample.routes is not None]
+    local_sums = [len(samples), sum(tree.length for tree in trees), sum(responses)]
+    local_largest = [
+        max(responses, default=0),
+        max((tree.length for tree in trees), default=0),
+        any(sample.images is not None for sample in samples),
+        *max(((array.shape[1], array.itemsize) for array in routes), default=(0, 0)),
+    ]
+    numbers = gather(np.array(local_sums + local_largest, np.int64))
+    longest_response, longest_text, has_images, *route = numbers[:, 3:].max(0).tolist()
+    sums = numbers[:, :3].sum(0).tolist()
+    return _Totals(len(numbers), *sums, longest_response, longest_text, bool(has_images), *route)
+
+
 class _Packing(NamedTuple):
     """Minibatches packed into rows of one length.
 
     Attributes:
+      length: T.
       placements: places of the texts of each minibatch.
       row_counts: [minibatches] i64, rows of each on the host with the most.
       capacity: C.
     """
 
+    length: int
     placements: list[list[TextPlacement]]
     row_counts: np.ndarray
     capacity: int
 
 
-def _pack_trees(
-    minibatches: Sequence[Sequence[Tree]], row_length: int, capacity: int, gather: Gather
+def _pack_texts(
+    minibatches: Sequence[Sequence[Text]],
+    longest_tree: int,
+    totals: _Totals,
+    gather: Gather,
+    length: int,
 ) -> _Packing:
-    """Packs the trees of each minibatch into rows of T = `row_length` tokens."""
+    """Packs the texts of each minibatch into rows of T = `length` tokens."""
+    capacity = response_capacity(totals.tokens, totals.responses, totals.longest_response, length)
+    if longest_tree:
+        from gigpo_jax.learner.shared_prefixes import grow_trees
     placements = []
-    row_counts = []
-    for trees in minibatches:
+    local_counts = []
+    for texts in minibatches:
+        trees = grow_trees(texts, longest_tree, capacity) if longest_tree else separate_trees(texts)
         lengths = np.array([tree.length for tree in trees], np.int64)
         losses = np.array([tree.responses for tree in trees], np.int64)
-        packed_rows = pack_rows(lengths, losses, row_length, capacity)
+        packed_rows = pack_rows(lengths, losses, length, capacity)
         placements.append(place_texts(trees, packed_rows))
-        row_counts.append(len(packed_rows))
+        local_counts.append(len(packed_rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
-    return _Packing(placements, gather(np.array(row_counts, np.int64)).max(0), capacity)
+    row_counts = gather(np.array(local_counts, np.int64)).max(0)
+    return _Packing(length, placements, row_counts, capacity)
 
 
-def _join_groups(
-    samples: Sequence[Sample], segments: Sequence[np.ndarray], groups: Sequence[int]
-) -> list[list[np.ndarray]]:
-    """Collects the segments of each task group, in the order of their tokens."""
-    units: dict[int, list[np.ndarray]] = {}
-    # The steps of a piece are then neighbours, which share most.
-    for index in order_texts([[samples[i] for i in members] for members in segments]):
-        segment = segments[index]
-        units.setdefault(groups[segment[0]], []).append(segment)
-    return list(units.values())
+def _choose_packing(
+    packing: _Packing, rows: int, shorter_packings: Sequence[_Packing], fit: RowFit
+) -> tuple[_Packing, int]:
+    """Returns the packing whose rows cost least, and B for it; `rows` is B for the first one."""
+    packings = [packing, *shorter_packings]
+    shapes = [(packing.length, rows)]
+    shapes += [
+        (fitted.length, rows_at_once(fit, fitted.length, int(fitted.row_counts.max())))
+        for fitted in shorter_packings
+    ]
+    chosen = choose_shape(shapes, np.stack([fitted.row_counts for fitted in packings]))
+    return packings[chosen], shapes[chosen][1]
 
 
-def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[list[Sample]]:
+def _deal_texts(
+    samples: Sequence[Sample],
+    segments: Sequence[np.ndarray],
+    groups: Sequence[int] | None,
+    count: int,
+    rng: np.random.Generator | None,
+) -> list[list[Text]]:
+    """Deals texts into `count` minibatches of whole steps, however long these are."""
+    if groups is None:
+        ordered = segments if rng is not None else _sort_segments(samples, segments)
+        dealt = deal_segments(ordered, count, rng)
+    else:
+        units: dict[int, list[np.ndarray]] = {}
+        # The steps of a piece are then neighbours, which share most.
+        for segment in _sort_segments(samples, segments):
+            units.setdefault(groups[segment[0]], []).append(segment)
+        dealt = deal_groups(list(units.values()), count, rng)
+    return [_texts_of(samples, members) for members in dealt]
+
+
+def _sort_segments(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Segments in the order of their tokens."""
+    order = order_texts([[samples[i] for i in members] for members in segments])
+    return [segments[index] for index in order]
+
+
+def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[Text]:
     """Returns the samples of each text, without samples that have no response to learn from."""
     texts = ([samples[i] for i in members if samples[i].length] for members in segments)
     return [text for text in texts if text]
@@ -394,89 +338,3 @@ def microbatch_tokens(batch: StepBatch) -> np.ndarray:
     if segments.ndim == 4:
         segments = segments[:, :, 0]
     return (segments > 0).sum((1, 2))
-
-
-def _fill_batch(
-    placements: Sequence[TextPlacement],
-    shape: BatchShape,
-    microbatches: int,
-    fields: Mapping[str, Any],
-) -> StepBatch:
-    """Writes placed texts into arrays, of which the first `microbatches` are computed."""
-    rows = shape.microbatches * shape.rows
-
-    def token_array() -> np.ndarray:
-        return np.zeros((rows, shape.tokens), np.int32)
-
-    def response_array(dtype: Any) -> np.ndarray:
-        return np.zeros((rows, shape.responses), dtype)
-
-    tokens = token_array()
-    positions = token_array()
-    segment_ids = np.zeros((rows, 1 + shape.has_trees, shape.tokens), np.int32)
-    response_index = response_array(np.int32)
-    responses = response_array(np.int32)
-    targets = response_array(np.int32)
-    behaviour = response_array(np.float32)
-    advantage = response_array(np.float32)
-    weight = response_array(np.float32)
-    optional = jax.tree.map(response_array, dict(fields))
-    routes = None
-    if shape.route_width:
-        routes = np.zeros((rows, shape.tokens, shape.route_width), f"u{shape.route_bytes}")
-    for text in placements:
-        row = text.row
-        whole = text.whole
-        places = text.places
-        tokens[row, text.prompt_places] = whole.prompt_tokens
-        tokens[row, text.response_places] = whole.response_tokens[:-1]
-        # Each text counts from 0 and each segment has a number of its own: packed or alone, it
-        # is the same input.
-        positions[row, places] = np.arange(whole.length)
-        segment_ids[row, 0, places] = text.segment
-        if shape.has_trees:
-            # What a text shares with later ones ends where the last of them does.
-            segment_ids[row, 1, places] = places[-1] + 1
-        if routes is not None:
-            # Earlier steps last: a token keeps the experts with which it was sampled, also where
-            # a later step read it again.
-            for sample, _, _ in reversed(text.responses):
-                assert sample.routes is not None, "experts are given for some samples only"
-                routes[row, places[: sample.length]] = sample.routes
-        for sample, number, columns in text.responses:
-            # The last prompt token predicts the first response token.
-            response_index[row, columns] = places[len(sample.prompt_tokens) - 1 : sample.length]
-            responses[row, columns] = number
-            targets[row, columns] = sample.response_tokens
-            behaviour[row, columns] = sample.logprobs
-            advantage[row, columns] = sample.advantage
-            weight[row, columns] = sample.weight
-            # A field may be a pytree, such as `ValueTargets`: its leaves are written in their
-            # order.
-            values = jax.tree.leaves({name: sample.fields[name] for name in fields})
-            for array, value in zip(jax.tree.leaves(optional), values, strict=True):
-                array[row, columns] = value
-
-    token_shape = (shape.microbatches, shape.rows, shape.tokens)
-    if not shape.has_trees:
-        segment_ids = segment_ids[:, 0]
-
-    def stack(array: np.ndarray) -> np.ndarray:
-        # A field may have several numbers a token.
-        return array.reshape(shape.microbatches, shape.rows, *array.shape[1:])
-
-    return StepBatch(
-        tokens=stack(tokens),
-        positions=stack(positions),
-        segment_ids=segment_ids.reshape(*token_shape[:2], *segment_ids.shape[1:]),
-        response_index=stack(response_index),
-        responses=stack(responses),
-        targets=stack(targets),
-        behaviour=stack(behaviour),
-        advantage=stack(advantage),
-        weight=stack(weight),
-        # Data and not a shape: programs loop up to it, so its value compiles nothing anew.
-        microbatches=np.int32(microbatches),
-        routes=None if routes is None else routes.reshape(*token_shape, -1),
-        **jax.tree.map(stack, optional),
-    )

@@ -12,6 +12,7 @@ from gigpo_jax.models.decoder import DecoderConfig, active_param_count
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import Optimizer
+from gigpo_jax.rl.train_step import TrainState, init_state, shard_state
 
 SLOW_FLOP = 2e11  # of a microbatch; CPUs take some seconds
 
@@ -62,17 +63,13 @@ def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.shardi
 
 def start_state(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, optimizer: Optimizer
-) -> tuple[update.TrainState, update.TrainState]:
+) -> tuple[TrainState, TrainState]:
     """Builds the train state of a policy, and the shardings of its leaves.
 
     The state takes over the trained parameters of the policy: updates donate them.
     """
     param_shardings = trained_shardings(config, policy.config, mesh)
-    state_shardings = update.shard_state(
-        optimizer, policy.trained, param_shardings, replicated(mesh)
-    )
+    state_shardings = shard_state(optimizer, policy.trained, param_shardings, replicated(mesh))
     # One program with the shardings of its results: no device holds the moments of the whole model.
-    init = jax.jit(
-        lambda params: update.init_state(params, optimizer), out_shardings=state_shardings
-    )
+    init = jax.jit(lambda params: init_state(params, optimizer), out_shardings=state_shardings)
     return init(policy.trained), state_shardings

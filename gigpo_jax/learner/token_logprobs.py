@@ -20,8 +20,9 @@ from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, longest_sample
 from gigpo_jax.policy import Policy, forward_function, longest_tree, shares_prefixes
+from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import response_logprobs, select_microbatch
+from gigpo_jax.rl.update import response_logprobs
 
 
 class TokenLogprobs(NamedTuple):

@@ -42,8 +42,7 @@ def chunk_attention(
     def read_block(store: jax.Array, start: jax.Array) -> jax.Array:
         # One slice: XLA would take a slice of the layer alone out of the loop, and copy the layer.
         sizes = (1, *store.shape[1:3], block, head_dim)
-        entries = jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), sizes)
-        entries = constrain_order(entries)[0]
+        entries = constrain_order(jax.lax.dynamic_slice(store, (layer, 0, 0, start, 0), sizes))[0]
         # A row of a slot that does not exist reads the last one: its result is dropped.
         if slots is not None:
             entries = entries.at[slots].get(mode="clip")
@@ -79,18 +78,25 @@ def chunk_attention(
         new_total = total * decay + jnp.sum(probs, axis=-1)
         return out * decay[..., None] + mixed, new_highest, new_total
 
-    # Padding does not count: its positions, C or more, would make every call read the whole cache.
-    filled = jnp.max(jnp.where(positions < capacity, positions, 0)) + 1
-    num_blocks = (filled + block - 1) // block
-    first_block: jax.Array | int = 0
-    if window is not None:
-        first_block = jnp.maximum(jnp.min(positions) + 1 - window, 0) // block
+    first_block, num_blocks = _visible_blocks(positions, capacity, block, window)
     shape = (rows, groups, length, heads // groups)
     # float32 in every compute dtype: each block multiplies the sums by `decay` once more.
     carry = (jnp.zeros((*shape, head_dim)), jnp.full(shape, MASKED), jnp.zeros(shape))
     out, _, total = jax.lax.fori_loop(first_block, num_blocks, add_block, carry)
     out = jnp.swapaxes(out / total[..., None], 1, 2)
     return out.reshape(rows, length, heads, head_dim).astype(query.dtype)
+
+
+def _visible_blocks(
+    positions: jax.Array, capacity: int, block: int, window: jax.Array | int | None
+) -> tuple[jax.Array | int, jax.Array]:
+    """Returns the first block that a token of the chunk sees, and the index behind the last one."""
+    # Padding does not count: its positions, C or more, would make every call read the whole cache.
+    filled = jnp.max(jnp.where(positions < capacity, positions, 0)) + 1
+    num_blocks = (filled + block - 1) // block
+    if window is None:
+        return 0, num_blocks
+    return jnp.maximum(jnp.min(positions) + 1 - window, 0) // block, num_blocks
 
 
 def _block_size(capacity: int) -> int:

@@ -21,6 +21,7 @@ from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
+from gigpo_jax.rl.train_step import Between, PiecewiseUpdate
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -190,7 +191,7 @@ class Imitation:
     def _make_update(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> None:
         record: dict[str, float] = {}
         step = self._step
-        if isinstance(step, update.PiecewiseUpdate):
+        if isinstance(step, PiecewiseUpdate):
             step = functools.partial(step, between=self._between(batch, bar, interrupts))
         with self._timers.time("update"):
             self.state, metrics = step(self.state, global_batch(self._mesh, batch), self._frozen)
@@ -218,7 +219,7 @@ class Imitation:
         if self.done % CHECKPOINT_EVERY == 0:
             self._save()
 
-    def _between(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> update.Between:
+    def _between(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> Between:
         """What happens between the device calls of an update."""
         tokens = microbatch_tokens(batch)
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""The train step of a critic: a clipped squared error, with the optimizer step of `rl.update`."""
+"""The train step of a critic: a clipped squared error, with the optimizer step of `TrainStep`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from gigpo_jax.rl.losses import Sums
+from gigpo_jax.rl.optimizer import Optimizer
+from gigpo_jax.rl.train_step import Metrics, Params, TrainState, TrainStep, Update
 from gigpo_jax.rl.types import StepBatch, ValueTargets
-from gigpo_jax.rl.update import Metrics, Optimizer, Params, TrainState, Update, make_step
 
 # (the critic's parameters, other parameters, microbatch without the M axis) -> values before
 # response tokens [B, C] f32
@@ -82,12 +83,5 @@ def make_value_update(
         del batch
         return sums.means()
 
-    return make_step(
-        optimizer,
-        sums,
-        ValueSums.zero,
-        total,
-        metrics,
-        name="critic",
-        state_shardings=state_shardings,
-    )
+    step = TrainStep("critic", optimizer, sums, ValueSums.zero, total, metrics, state_shardings)
+    return step.compile()

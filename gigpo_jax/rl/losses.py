@@ -217,14 +217,7 @@ def policy_loss(
 
     # `share` weighs the loss, `weight` the metrics: these are means over tokens with any
     # `settings.mean`.
-    share = weight
-    if settings.mean == "responses":
-        response_weight = response_sums(weight, response_numbers(batch))
-        # A safe divisor: padding belongs to no response, and 0 / 0 would spoil the gradient.
-        share = weight / jnp.where(response_weight > 0.0, response_weight, 1.0)
-    elif settings.mean == "constant":
-        share = weight / settings.constant
-
+    share = _loss_share(weight, batch, settings)
     logprob = clean(logprob)
     behaviour = clean(batch.behaviour)
     advantage = clean(batch.advantage)
@@ -238,12 +231,7 @@ def policy_loss(
     cost, ratio, clipped, dual_clipped = _token_costs(
         logprob - old, advantage, weight, batch, settings, iteration
     )
-    # The correction multiplies the cost, not the ratio: it must not be clipped with it.
-    if settings.correction in ("truncated", "truncated_sequence"):
-        importance = ratios.importance_weight(
-            old - behaviour, batch, settings.correction, settings.importance_cap
-        )
-        cost = cost * lax.stop_gradient(importance)
+    cost = _correct_cost(cost, old, behaviour, batch, settings)
     kl = jnp.zeros_like(logprob) if batch.reference is None else k3(logprob, clean(batch.reference))
     # Without a bonus the entropy is only a metric: no backward pass for it.
     bonus = clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy))
@@ -267,6 +255,17 @@ def policy_loss(
         mismatch=metric(total(jnp.abs(learner_logprob - behaviour))),
         ratio_max=metric(jnp.max(jnp.where(weight > 0.0, ratio, 0.0), initial=0.0)),
     )
+
+
+def _loss_share(weight: Array, batch: StepBatch, settings: LossSettings) -> Array:
+    """Returns the weights of tokens in the loss, [B, C], before `loss_denominator` divides it."""
+    if settings.mean == "responses":
+        response_weight = response_sums(weight, response_numbers(batch))
+        # A safe divisor: padding belongs to no response, and 0 / 0 would spoil the gradient.
+        return weight / jnp.where(response_weight > 0.0, response_weight, 1.0)
+    if settings.mean == "constant":
+        return weight / settings.constant
+    return weight
 
 
 def _token_costs(
@@ -312,6 +311,19 @@ def _token_costs(
     if clipped_token is not None:
         clipped = clipped_token
     return cost, ratio, clipped, dual_clipped
+
+
+def _correct_cost(
+    cost: Array, old: Array, behaviour: Array, batch: StepBatch, settings: LossSettings
+) -> Array:
+    """Multiplies costs by the truncated importance weights of the old policy."""
+    if settings.correction not in ("truncated", "truncated_sequence"):
+        return cost
+    importance = ratios.importance_weight(
+        old - behaviour, batch, settings.correction, settings.importance_cap
+    )
+    # The cost, not the ratio: the correction must not be clipped with it.
+    return cost * lax.stop_gradient(importance)
 
 
 def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.core.errors import InputError, StorageError, first_line, storage_fix
 from gigpo_jax.core.files import check_writable
-from gigpo_jax.rl.update import TrainState
+from gigpo_jax.rl.train_step import TrainState
 from gigpo_jax.run.checksums import checksum, digest
 from gigpo_jax.run.orbax_noise import silence_orbax
 

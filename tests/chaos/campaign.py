@@ -28,7 +28,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import init_state
+from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.run.checkpoint import Checkpointer
 from tests.metrics import CLOCK, records
 

@@ -42,8 +42,9 @@ from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shar
 from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.train_step import TrainState, init_state, shard_state
 from gigpo_jax.rl.types import StepBatch, ValueTargets
-from gigpo_jax.rl.update import TrainState, init_state, make_update, shard_state
+from gigpo_jax.rl.update import make_update
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.newest import newest_params
 from tests.models.shapes import VL, VL3, random_params

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.learner.dealing import deal_segments
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.packing import deal_segments, make_minibatches, packing_stats
+from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
@@ -29,8 +30,9 @@ from gigpo_jax.models.attention_kernels import splash_attention
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.policy import Policy, lora_config
 from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
+from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch, ValueTargets
-from gigpo_jax.rl.update import response_logprobs, select_microbatch
+from gigpo_jax.rl.update import response_logprobs
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_learner_updates import (
     SHAPE,

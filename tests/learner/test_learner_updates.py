@@ -31,6 +31,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
 from gigpo_jax.rl.losses import LossSettings
+from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.loggers.metrics import Timers
 from gigpo_jax.trajectory import Step, StepCredit, Trajectory, finished_steps, subtract_penalties
@@ -177,7 +178,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     settings = {"chunk": config.batch.logprob_chunk, "temperature": 0.7}
     step = update.make_update(forward, optimizer, LossSettings(0.2, 0.2, kl_coef=0.5), **settings)
     logprobs = update.make_logprobs(forward, **settings)
-    state = update.init_state(start(), optimizer)
+    state = init_state(start(), optimizer)
     first_mismatches = []
     for iteration, (_, credit) in enumerate(iterations):
         batches = []

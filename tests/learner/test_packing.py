@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task, anchor_hash
+from gigpo_jax.learner.dealing import deal_groups, deal_segments
 from gigpo_jax.learner.packing import (
     StepBatch,
-    deal_groups,
-    deal_segments,
     make_minibatches,
     packing_stats,
 )

@@ -9,8 +9,8 @@ import pytest
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample, episode_weights
 from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_denominator, policy_loss
+from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import select_microbatch
 from gigpo_jax.trajectory import Step
 from tests.turns import make_turn
 

@@ -8,7 +8,7 @@ import pytest
 from gigpo_jax.models import decoder
 from gigpo_jax.rl.muon import MUON_RMS, label_leaves
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import init_state
+from gigpo_jax.rl.train_step import init_state
 
 SHAPE = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
 SETTINGS = {"lr": 1.0, "grad_clip": 1e9, "weight_decay": 0.0}

@@ -17,7 +17,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError, StorageError
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.update import TrainState, init_state
+from gigpo_jax.rl.train_step import TrainState, init_state
 from gigpo_jax.run.checkpoint import OLDER, Checkpointer, parts_of
 from gigpo_jax.run.checksums import checksum
 from gigpo_jax.run.newest import newest_params

@@ -43,6 +43,28 @@ class Visit:
         self.log.append((action, self.page.reward))
 
 
+class Visits:
+    """The visits by the key in the visitor's cookie, the least recently used one first.
+
+    `lock` guards them and the catalogue: each connection has a thread.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.lock = threading.Lock()
+        self._catalogue = catalogue
+        self._visits: OrderedDict[str, Visit] = OrderedDict()
+
+    def find(self, key: str) -> tuple[str, Visit]:
+        """Returns key and visit of a visitor; an unknown key begins a visit with a new key."""
+        if key not in self._visits:
+            key = secrets.token_urlsafe(16)
+            self._visits[key] = Visit(self._catalogue)
+            if len(self._visits) > _VISITORS:
+                self._visits.popitem(last=False)
+        self._visits.move_to_end(key)
+        return key, self._visits[key]
+
+
 def page_content(visit: Visit) -> dict[str, Any]:
     """Returns the page's content as plain values, which the template escapes."""
     session = visit.session
@@ -102,18 +124,10 @@ def make_shop_app(catalogue: Catalogue) -> Any:
     # A page of another site could reach loopback through a name of its own (DNS rebinding); Flask
     # refuses hosts that are not listed.
     app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
-    visits: OrderedDict[str, Visit] = OrderedDict()
-    lock = threading.Lock()  # protects visits and the catalogue: each connection has a thread
+    visits = Visits(catalogue)
 
     def find_visit() -> tuple[str, Visit]:
-        key = flask.request.cookies.get(_COOKIE, "")
-        if key not in visits:
-            key = secrets.token_urlsafe(16)
-            visits[key] = Visit(catalogue)
-            if len(visits) > _VISITORS:
-                visits.popitem(last=False)
-        visits.move_to_end(key)
-        return key, visits[key]
+        return visits.find(flask.request.cookies.get(_COOKIE, ""))
 
     def add_headers(response: Any, key: str) -> Any:
         # Strict: a form of another site is sent without the cookie and cannot act in this episode.
@@ -124,7 +138,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
 
     @app.get("/")
     def show_page() -> Any:
-        with lock:
+        with visits.lock:
             key, visit = find_visit()
             content = page_content(visit)
         return add_headers(flask.make_response(flask.render_template("shop.html", **content)), key)
@@ -136,7 +150,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
             action = f"search[{form['search']}]"
         else:
             action = f"click[{form.get('click', '')}]"
-        with lock:
+        with visits.lock:
             key, visit = find_visit()
             visit.act(action)
         return add_headers(flask.redirect("/", code=303), key)
@@ -144,7 +158,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
     @app.post("/goal")
     def choose_goal() -> Any:
         text = flask.request.form.get("goal", "")
-        with lock:
+        with visits.lock:
             key, visit = find_visit()
             # Bounded, as int() raises for texts of thousands of digits.
             if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:

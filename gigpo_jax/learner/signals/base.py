@@ -17,8 +17,8 @@ from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.token_logprobs import Score, TokenLogprobs
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, shares_prefixes
+from gigpo_jax.rl.train_step import Metrics
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import Metrics
 from gigpo_jax.trajectory import Step, StepCredit
 
 

@@ -37,8 +37,8 @@ from gigpo_jax.learner.signals.base import (
 from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl import gae
+from gigpo_jax.rl.train_step import Metrics
 from gigpo_jax.rl.types import StepBatch, ValueTargets
-from gigpo_jax.rl.update import Metrics
 from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.trajectory import Step

@@ -41,6 +41,7 @@ from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import make_optimizer
+from gigpo_jax.rl.train_step import init_state, shard_state
 from gigpo_jax.rl.types import Column, StepBatch
 from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.newest import newest_params
@@ -250,7 +251,7 @@ def _train_programs(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh)
     changes = {"lr": config.rl.settings.copy_lr, "schedule": "constant"}
     optimizer = make_optimizer(**config.optim.to_dict() | changes)
     shardings = trained_shardings(config, policy.config, mesh)
-    state_shardings = update.shard_state(optimizer, policy.trained, shardings, replicated(mesh))
+    state_shardings = shard_state(optimizer, policy.trained, shardings, replicated(mesh))
     learn = make_slope_update(
         forward_function(config, policy.config, mesh),
         optimizer,
@@ -258,4 +259,4 @@ def _train_programs(config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh)
         **_score_settings(config),
         state_shardings=state_shardings,
     )
-    return _Training(partial(update.init_state, optimizer=optimizer), learn, state_shardings)
+    return _Training(partial(init_state, optimizer=optimizer), learn, state_shardings)

@@ -20,8 +20,9 @@ import numpy as np
 from jax import Array
 
 from gigpo_jax.rl.optimizer import Optimizer
+from gigpo_jax.rl.train_step import Params, TrainState, TrainStep, Update
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import Forward, Params, TrainState, Update, make_step, response_logprobs
+from gigpo_jax.rl.update import Forward, response_logprobs
 
 
 class PairSums(NamedTuple):
@@ -113,12 +114,13 @@ def make_slope_update(
         logprob = jnp.where(micro.weight > 0.0, logprob, 0.0)
         return SlopeSums(jnp.sum(micro.advantage * logprob))
 
-    return make_step(
+    step = TrainStep(
+        name,
         optimizer,
         measure,
         SlopeSums.zero,
-        lambda batch: jnp.ones(()),
-        lambda sums, batch: {},
-        name=name,
+        total=lambda batch: jnp.ones(()),
+        metrics=lambda sums, batch: {},
         state_shardings=state_shardings,
     )
+    return step.compile()

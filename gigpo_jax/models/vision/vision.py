@@ -246,15 +246,7 @@ def encode_images(
     out_width = params["merger_out"]["bias"].shape[0]
     layer, *merger = _module_graphs(config, out_width, adapted)
     rows, columns, used = _locate_patches(grid, patches.shape[1])
-    # Padding sees nothing: `dot_product_attention` masks with a finite number, so the result has no
-    # NaN. It is read by no token.
-    image_mask = used[:, :, None] & used[:, None, :]
-    window_mask = image_mask
-    if config.window_size:
-        side = config.window_size // config.patch_size
-        # One number for each window: no image has 2^16 windows in a row.
-        window = (rows // side) * 2**16 + columns // side
-        window_mask = image_mask & (window[:, :, None] == window[:, None, :])
+    image_mask, window_mask = _make_masks(config, rows, columns, used)
     angles = _rotary_angles(rows, columns, config.hidden_size // config.num_heads)
 
     def run_layer(x: jax.Array, inputs: tuple[Any, jax.Array]) -> tuple[jax.Array, None]:
@@ -296,6 +288,21 @@ def encode_images(
     (x, kept), _ = jax.lax.scan(run_and_keep, (x, kept), (inputs, places))
     deep = jax.vmap(run_merger)(_merger_leaves(params, "deep"), kept[:-1])
     return jnp.concatenate([run_merger(_merger_leaves(params, "merger"), x), *deep], axis=-1)
+
+
+def _make_masks(
+    config: VisionConfig, rows: jax.Array, columns: jax.Array, used: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Masks [N, P, P] of patches that see each other, in whole images and in windows."""
+    # Padding sees nothing: `dot_product_attention` masks with a finite number, so the result has no
+    # NaN. It is read by no token.
+    image_mask = used[:, :, None] & used[:, None, :]
+    if not config.window_size:
+        return image_mask, image_mask
+    side = config.window_size // config.patch_size
+    # One number for each window: no image has 2^16 windows in a row.
+    window = (rows // side) * 2**16 + columns // side
+    return image_mask, image_mask & (window[:, :, None] == window[:, None, :])
 
 
 def _merger_leaves(params: dict[str, Any], name: str) -> list[Any]:

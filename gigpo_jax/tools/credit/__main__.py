@@ -31,6 +31,37 @@ The same command continues a stopped measurement."""
 def main(argv: Sequence[str]) -> int:
     """Measures and grades; returns the exit status."""
     logging.set_verbosity(logging.WARNING)
+    try:
+        # Unknown words are flags of the config, which `join_flags` checks.
+        args, words = _make_parser().parse_known_args(argv)
+        # A pool needs no config, model or device.
+        if args.pool:
+            return _run_pool(args.pool, Path(args.workdir or "runs/pool"))
+        config = _select_environment(
+            resolve(load_config(args.config, join_flags(words))), args.environment
+        )
+        plan = MeasurementPlan(
+            steps=args.steps,
+            continuations=args.continuations,
+            anchors=tuple(filter(None, args.anchors.split(","))),
+            variants=parse_variants(list(filter(None, args.variants.split(","))), config.rl),
+            group_sizes=_parse_sizes(args.group_sizes, config.train.group_size),
+            gradients=not args.no_gradients,
+            environment=args.environment,
+        )
+        # The check counts devices, which starts JAX's backend with the settings of that time.
+        start_backend(config)
+        _check_plan(config, plan)
+        workdir = Path(args.workdir or f"runs/{Path(args.config.partition(':')[0]).stem}")
+        return run(config, workdir, plan)
+    # One line whatever the message holds; texts of environments may have control characters.
+    except (InputError, StorageError, EnvError, argparse.ArgumentError) as error:
+        message = " ".join(str(error).split())
+        print(f"gigpo_jax credit: {escape_controls(message)}", file=sys.stderr)
+        return getattr(error, "status", 2)
+
+
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gigpo credit",
         description="Measures the true advantage of single steps, and grades estimates of it.",
@@ -66,6 +97,12 @@ def main(argv: Sequence[str]) -> int:
         metavar="LABEL",
         help="label in env.mix of the environment to measure",
     )
+    _add_grades(parser)
+    return parser
+
+
+def _add_grades(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that choose what is graded, and how."""
     parser.add_argument(
         "--anchors", default="", metavar="A,B", help="values of config.env.options.anchor to grade"
     )
@@ -92,34 +129,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--no-gradients", action="store_true", help="do not compare policy gradients"
     )
-    try:
-        # Unknown words are flags of the config, which `join_flags` checks.
-        args, words = parser.parse_known_args(argv)
-        # A pool needs no config, model or device.
-        if args.pool:
-            return _run_pool(args.pool, Path(args.workdir or "runs/pool"))
-        config = _select_environment(
-            resolve(load_config(args.config, join_flags(words))), args.environment
-        )
-        plan = MeasurementPlan(
-            steps=args.steps,
-            continuations=args.continuations,
-            anchors=tuple(filter(None, args.anchors.split(","))),
-            variants=parse_variants(list(filter(None, args.variants.split(","))), config.rl),
-            group_sizes=_parse_sizes(args.group_sizes, config.train.group_size),
-            gradients=not args.no_gradients,
-            environment=args.environment,
-        )
-        # The check counts devices, which starts JAX's backend with the settings of that time.
-        start_backend(config)
-        _check_plan(config, plan)
-        workdir = Path(args.workdir or f"runs/{Path(args.config.partition(':')[0]).stem}")
-        return run(config, workdir, plan)
-    # One line whatever the message holds; texts of environments may have control characters.
-    except (InputError, StorageError, EnvError, argparse.ArgumentError) as error:
-        message = " ".join(str(error).split())
-        print(f"gigpo_jax credit: {escape_controls(message)}", file=sys.stderr)
-        return getattr(error, "status", 2)
 
 
 def _select_environment(config: ConfigDict, label: str) -> ConfigDict:

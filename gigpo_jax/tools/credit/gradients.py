@@ -7,7 +7,7 @@ Inner products of sketches are inner products of the gradients but for an error 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,22 @@ from gigpo_jax.run.progress import track
 from gigpo_jax.trajectory import Step
 
 WIDTH = 8192
+
+
+class _StepInputs(NamedTuple):
+    """A step as the gradient's program reads it.
+
+    Attributes:
+      tokens: [T] i32, the model's input; -1 in padding.
+      last_prompt_token: [] i32, index of the prompt's last token.
+      targets: [C] i32, response tokens; -1 in padding.
+      pictures: Result of `_pack_pictures`.
+    """
+
+    tokens: Any
+    last_prompt_token: Any
+    targets: Any
+    pictures: Any
 
 
 def group_gradients(
@@ -46,31 +62,24 @@ def group_gradients(
     length = max(len(s.turn.prompt_tokens) + len(s.turn.response_tokens) - 1 for s in steps)
     responses = max(len(s.turn.response_tokens) for s in steps)
 
-    def logprob(
-        trained: Any,
-        frozen: Any,
-        tokens: jax.Array,
-        first: jax.Array,
-        targets: jax.Array,
-        pictures: Any,
-    ) -> jax.Array:
+    def logprob(trained: Any, frozen: Any, step: _StepInputs) -> jax.Array:
         # Padding is -1, in segment 0, which nothing attends to. It is no token id: 0 stands for it.
-        segments = (tokens >= 0).astype(jnp.int32)[None]
-        positions, images = pictures or (jnp.arange(length)[None] * segments, None)
+        segments = (step.tokens >= 0).astype(jnp.int32)[None]
+        positions, images = step.pictures or (jnp.arange(length)[None] * segments, None)
         hidden, embedding = forward(
-            trained, frozen, jnp.maximum(tokens, 0)[None], positions, segments, images
+            trained, frozen, jnp.maximum(step.tokens, 0)[None], positions, segments, images
         )
         # Position p predicts token p + 1, so the response starts at the last token of the prompt.
         # Behind a short response the index stops at the end, and its targets are masked below.
-        response_index = jnp.minimum(first + jnp.arange(responses), length - 1)
+        response_index = jnp.minimum(step.last_prompt_token + jnp.arange(responses), length - 1)
         values, _ = token_logprobs(
             hidden[0, response_index],
             embedding,
-            jnp.maximum(targets, 0),
+            jnp.maximum(step.targets, 0),
             chunk=config.batch.logprob_chunk,
             temperature=config.sampling.temperature,
         )
-        return jnp.sum(jnp.where(targets >= 0, values, 0.0))
+        return jnp.sum(jnp.where(step.targets >= 0, values, 0.0))
 
     @jax.jit
     def sketch(*inputs: Any) -> jax.Array:
@@ -80,19 +89,12 @@ def group_gradients(
             jnp.stack([fold_array(leaf, number) for number, leaf in enumerate(leaves)]), 0
         )
 
-    def step_sketch(step: Step) -> np.ndarray:
-        prompt = step.turn.prompt_tokens
-        response = step.turn.response_tokens
-        # The last token predicts nothing.
-        tokens = _pad(np.concatenate([prompt, response])[:-1], length)
-        targets = _pad(response, responses)
-        # Text steps have no pictures, and their positions are counted in the program.
-        pictures = _pack_pictures(step.turn.images, length)
-        return np.asarray(
-            sketch(trained, policy.frozen, tokens, len(prompt) - 1, targets, pictures)
-        )
-
-    sketches = np.stack([step_sketch(step) for step in track(steps, "gradients", unit="steps")])
+    sketches = np.stack(
+        [
+            np.asarray(sketch(trained, policy.frozen, _pad_step(step, length, responses)))
+            for step in track(steps, "gradients", unit="steps")
+        ]
+    )
     _, group = np.unique([step.group for step in steps], return_inverse=True)
 
     def gradients(advantages: np.ndarray) -> np.ndarray:
@@ -111,6 +113,20 @@ def fold_array(array: jax.Array, number: int) -> jax.Array:
     # signs of its own: sums of two leaves then do not add up in step with each other.
     signs = jax.random.rademacher(jax.random.key(number), flat.shape, jnp.float32)
     return (flat * signs).reshape(-1, WIDTH).sum(0)
+
+
+def _pad_step(step: Step, length: int, responses: int) -> _StepInputs:
+    """Pads a step to T = `length` tokens and C = `responses` response tokens."""
+    prompt = step.turn.prompt_tokens
+    response = step.turn.response_tokens
+    return _StepInputs(
+        # The last token predicts nothing.
+        tokens=_pad(np.concatenate([prompt, response])[:-1], length),
+        last_prompt_token=len(prompt) - 1,
+        targets=_pad(response, responses),
+        # Text steps have no pictures, and their positions are counted in the program.
+        pictures=_pack_pictures(step.turn.images, length),
+    )
 
 
 def _pack_pictures(prompt: PromptImages | None, length: int) -> tuple[np.ndarray, Images] | None:

@@ -33,7 +33,7 @@ from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run.interrupts import Interrupts
-from gigpo_jax.run.open_run import open_run
+from gigpo_jax.run.open_run import OpenRun, open_run
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.report import say
 from gigpo_jax.tools.credit.estimates import (
@@ -103,31 +103,15 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
       after SIGTERM or Ctrl-C.
     """
     check_writable(workdir, "--workdir")
-    if registry.spec(config.env.name).harness:
-        raise InputError(
-            "a harness cannot replay actions",
-            key="config.env.name",
-            value=repr(config.env.name),
-            fix="name an environment",
-        )
-    if config.train.experience:
-        raise InputError(
-            "continuations would show other lessons than the episodes",
-            key="config.train.experience",
-            value=config.train.experience,
-            fix="measure a run without a library",
-        )
+    _check_replays(config)
     # Options, tasks and environments are made before the model: their mistakes are told at once.
     options = env_options(config)
     tasks = list_tasks(config, options)
     environments = _make_environments(config, options, plan.anchors)
     opened = open_run(config, workdir, signal_bytes, scores=True)
     policy = opened.policy
-    folder = (
-        workdir
-        / "credit"
-        / "_".join(filter(None, (f"iteration_{opened.version:06d}", plan.environment)))
-    )
+    labels = filter(None, (f"iteration_{opened.version:06d}", plan.environment))
+    folder = workdir / "credit" / "_".join(labels)
     claim_folder(folder, config, plan.continuations)
     say(f"weights: {opened.source}; results: {folder}")
     score = make_token_logprobs(config, policy, opened.mesh, config.sampling.temperature)
@@ -159,22 +143,14 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     anchored = {anchor: finished_steps(episodes) for anchor, episodes in played.episodes.items()}
     measurement = make_measurement(first, finished_steps(first), played.rows, played.returns)
     # One backward pass a step, for all estimates and both halves.
-    gradients = (
-        group_gradients(config, policy, opened.mesh, opened.trained, measurement.steps)
-        if plan.gradients
-        else None
-    )
+    gradients = None
+    if plan.gradients:
+        gradients = group_gradients(config, policy, opened.mesh, opened.trained, measurement.steps)
     scored = score_steps(finished_steps(first))
-    # Columns are computed for every algorithm of the catalogue, not only for the run's algorithm.
-    available = gradable_columns(config, policy, scored.steps)
-    policy_signals = load_signals(config, policy, opened.mesh, opened.checkpoints, available)
-    with show_stage("computing what the estimates read"):
-        columns = compute_columns(policy_signals, scored)
-    # What the run alone has: its critic, or its copy that learns rewards. A text critic reads the
-    # run's own anchors: if they are not graded, it has no values.
+    # A text critic reads the run's own anchors: if they are not graded, it has no values.
     own_steps = anchored.get(str(options.get("anchor", "")))
     own_scored = None if own_steps is None else score_steps(own_steps)
-    columns |= _own_columns(signals, available, scored, own_scored)
+    columns = _estimate_columns(config, opened, signals, scored, own_scored)
     available_columns = given_columns(scored.steps) | {*columns}
     plan = replace(plan, variants=own_variant(config.rl) | dict(plan.variants))
     for name, missing in missing_columns(available_columns, config.rl, plan.variants).items():
@@ -182,6 +158,24 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     rows = _grade(config, plan, measurement, anchored, columns, gradients)
     _write_measurement(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
     return 0
+
+
+def _check_replays(config: ConfigDict) -> None:
+    """Refuses runs whose episodes cannot be played again as they were."""
+    if registry.spec(config.env.name).harness:
+        raise InputError(
+            "a harness cannot replay actions",
+            key="config.env.name",
+            value=repr(config.env.name),
+            fix="name an environment",
+        )
+    if config.train.experience:
+        raise InputError(
+            "continuations would show other lessons than the episodes",
+            key="config.train.experience",
+            value=config.train.experience,
+            fix="measure a run without a library",
+        )
 
 
 def _grade(
@@ -215,6 +209,25 @@ def _grade(
                 progress=bar.update,
             )
     return graded_rows
+
+
+def _estimate_columns(
+    config: ConfigDict,
+    opened: OpenRun,
+    signals: Sequence[Signal],
+    scored: ScoredSteps,
+    own_scored: ScoredSteps | None,
+) -> dict[str, np.ndarray]:
+    """Computes the columns that estimates read: of every algorithm of the catalogue, and the run's.
+
+    The run alone has its critic, or its copy that learns rewards. Arguments as for `_own_columns`.
+    """
+    policy = opened.policy
+    available = gradable_columns(config, policy, scored.steps)
+    policy_signals = load_signals(config, policy, opened.mesh, opened.checkpoints, available)
+    with show_stage("computing what the estimates read"):
+        columns = compute_columns(policy_signals, scored)
+    return columns | _own_columns(signals, available, scored, own_scored)
 
 
 def _own_columns(

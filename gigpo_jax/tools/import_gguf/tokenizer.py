@@ -47,18 +47,7 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
     Raises:
       InputError: The tokenizer is of another kind, or damaged.
     """
-    kind = gguf.get("tokenizer.ggml.model", str)
-    split = str(gguf.fields.get("tokenizer.ggml.pre", UNNAMED))
-    # All Qwen models have one kind; llama models differ.
-    if split == UNNAMED and gguf.architecture != "llama":
-        split = "qwen2"
-    if kind != "gpt2" or split not in SPLITS:
-        raise InputError(
-            f"the tokenizer {kind} with the splits {split} is not supported",
-            key="FILE",
-            value=gguf.path,
-            fix=f"choose a file with the tokenizer gpt2 and one of {', '.join(SPLITS)}",
-        )
+    split = _split_name(gguf)
     tokens = gguf.get("tokenizer.ggml.tokens", list)
     types = gguf.get("tokenizer.ggml.token_type", list)
     merges = [str(merge).split(" ") for merge in gguf.get("tokenizer.ggml.merges", list)]
@@ -110,6 +99,23 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
             "merges": merges,
         },
     }
+
+
+def _split_name(gguf: GgufFile) -> str:
+    """Returns the name in `SPLITS`; refuses tokenizers of another kind."""
+    kind = gguf.get("tokenizer.ggml.model", str)
+    split = str(gguf.fields.get("tokenizer.ggml.pre", UNNAMED))
+    # All Qwen models have one kind; llama models differ.
+    if split == UNNAMED and gguf.architecture != "llama":
+        split = "qwen2"
+    if kind != "gpt2" or split not in SPLITS:
+        raise InputError(
+            f"the tokenizer {kind} with the splits {split} is not supported",
+            key="FILE",
+            value=gguf.path,
+            fix=f"choose a file with the tokenizer gpt2 and one of {', '.join(SPLITS)}",
+        )
+    return split
 
 
 def make_tokenizer_config(gguf: GgufFile) -> dict[str, Any]:

@@ -92,24 +92,13 @@ def compile_engine(
     control = np.zeros((placement.partitions + settings.slots,), np.int32)
     programs.decode_tokens(weights, control)
 
-    mesh = parameter_mesh(params)
-    # Episodes are split over the hosts of the learner's mesh.
-    hosts = 1
-    if mesh is not None:
-        hosts = len({device.process_index for device in mesh.devices.flat})
-    host_episodes = config.train.groups * config.train.group_size // hosts
-    host_steps = host_episodes * config.env.max_steps
-    slot_episodes = min(settings.slots, host_episodes)
-    # A slot plays its share of the host's episodes one after the other.
-    slot_tokens = host_steps * FILL * config.sampling.max_response_tokens / slot_episodes
-    prompt_tokens = FILL * config.sampling.max_prompt_tokens
-    runs = {
-        "hand-over": 1.0,
-        "layers apart": 1.0,
-        "prefill": host_steps / rows * prompt_tokens / prompt_length,
-        "decode": slot_tokens / settings.decode_steps,
-        "encode": host_steps * images.number / rows if images else 0.0,
-    }
+    runs = _count_runs(
+        config,
+        hosts=_count_hosts(params),
+        rows=rows,
+        prompt_length=prompt_length,
+        images=images.number if images else 0,
+    )
     # The decoding reads the filled blocks of a cache only, in a loop of unknown length.
     blocks = math.ceil(FILL * settings.max_length / BLOCK)
     trips = {"decode": (settings.decode_steps, blocks), "prefill": (blocks,)}
@@ -123,6 +112,39 @@ def compile_engine(
         params=weights,
         copies_weights=bool(engine_devices) or "layers apart" in programs.compiled,
     )
+
+
+def _count_hosts(params: decoder.Params) -> int:
+    """Number of hosts of the learner's mesh."""
+    mesh = parameter_mesh(params)
+    return 1 if mesh is None else len({device.process_index for device in mesh.devices.flat})
+
+
+def _count_runs(
+    config: ConfigDict, *, hosts: int, rows: int, prompt_length: int, images: int
+) -> dict[str, float]:
+    """Estimates how often a host runs each program in an iteration.
+
+    Args:
+      config: Resolved config.
+      hosts: Number of hosts, over which episodes are split.
+      rows: Prompts of a prefill.
+      prompt_length: Tokens of a prompt in a prefill.
+      images: Number of images of a prompt.
+    """
+    host_episodes = config.train.groups * config.train.group_size // hosts
+    host_steps = host_episodes * config.env.max_steps
+    slot_episodes = min(config.engine.slots, host_episodes)
+    # A slot plays its share of the host's episodes one after the other.
+    slot_tokens = host_steps * FILL * config.sampling.max_response_tokens / slot_episodes
+    prompt_tokens = FILL * config.sampling.max_prompt_tokens
+    return {
+        "hand-over": 1.0,
+        "layers apart": 1.0,
+        "prefill": host_steps / rows * prompt_tokens / prompt_length,
+        "decode": slot_tokens / config.engine.decode_steps,
+        "encode": host_steps * images / rows,
+    }
 
 
 class AbstractPrograms(Programs):

@@ -26,7 +26,7 @@ from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT, PUBLISHED_VISI
 from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.models.vision.vision import Images
 from gigpo_jax.policy import Policy, lora_config, param_shardings, trained_shardings
-from gigpo_jax.rl import update
+from gigpo_jax.rl.train_step import TrainState, init_state, shard_state
 from gigpo_jax.rl.types import StepBatch
 
 
@@ -55,7 +55,7 @@ class Arrays:
     """
 
     policy: Policy
-    state: update.TrainState
+    state: TrainState
     reference: Any
     signals: dict[str, Any]
 
@@ -101,9 +101,9 @@ def run_arrays(config: ConfigDict, shape: decoder.DecoderConfig, mesh: Mesh) -> 
         pairs = with_shardings(lora.abstract_adapter(shape, adapter), shardings)
         trained = pairs
     optimizer = make_config_optimizer(config, config.train.iterations)
-    state_shardings = update.shard_state(optimizer, trained, shardings, replicated(mesh))
+    state_shardings = shard_state(optimizer, trained, shardings, replicated(mesh))
     # Traced, not run: billions of parameters need no memory here.
-    state = jax.eval_shape(lambda params: update.init_state(params, optimizer), trained)
+    state = jax.eval_shape(lambda params: init_state(params, optimizer), trained)
     # Programs are built from shapes alone; nothing reads the tokenizer.
     policy = Policy(shape, base, None, pairs)  # type: ignore[arg-type]
     signals: dict[str, Any] = {}

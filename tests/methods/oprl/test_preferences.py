@@ -13,7 +13,7 @@ from gigpo_jax.learner.samples import Sample
 from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.models import decoder
 from gigpo_jax.rl.optimizer import Optimizer
-from gigpo_jax.rl.update import init_state
+from gigpo_jax.rl.train_step import init_state
 from tests.models.shapes import random_params
 
 BETA = 0.7

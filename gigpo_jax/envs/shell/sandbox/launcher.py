@@ -252,12 +252,45 @@ def _open_pipe(limit: int) -> tuple[_Reader, int]:
     return _Reader(source, limit), sink
 
 
+class _Usage:
+    """What a command has used of its time, processors and memory.
+
+    Attributes:
+      cpu_seconds: CPU time of processes that have ended, s.
+    """
+
+    def __init__(self, limits: CommandLimits, processes: int) -> None:
+        """Starts the clock; `processes` is a descriptor of the sandbox's /proc."""
+        self.cpu_seconds = 0.0
+        self._limits = limits
+        self._processes = processes
+        self._own_seconds: dict[tuple[str, bytes], float] = {}
+        self._measurement = time.monotonic()
+        self._deadline = self._measurement + limits.seconds
+
+    def find_passed_limit(self, is_running: bool) -> str:
+        """Returns "time" or "memory" if the command has used more than it may, otherwise ""."""
+        now = time.monotonic()
+        if is_running and now > self._deadline:
+            return "time"
+        # Not at every call: a command may write output without a pause.
+        if now <= self._measurement + _POLL_S:
+            return ""
+        self._measurement = now
+        memory, running_seconds = _measure_usage(self._processes, self._own_seconds)
+        if memory > self._limits.memory:
+            return "memory"
+        # The first sum lacks ended children that their parent ignores.
+        seconds = max(self.cpu_seconds + running_seconds, sum(self._own_seconds.values()))
+        return "time" if seconds > self._limits.cpu_seconds else ""
+
+
 def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
     """Runs bash until its end or a limit; kills all."""
     limits = request.limits
     output, output_sink = _open_pipe(limits.output)
     cwd, cwd_sink = _open_pipe(_CWD_BYTES)
-    deadline = time.monotonic() + limits.seconds
+    usage = _Usage(limits, processes)
     bash = os.fork()
     if bash == 0:
         _become_command(request, output_sink, cwd_sink)
@@ -266,9 +299,6 @@ def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
 
     stop = ""
     status = None
-    cpu_seconds = 0.0
-    own_seconds: dict[tuple[str, bytes], float] = {}
-    measurement = time.monotonic()
     while status is None and not stop:
         pipes = [reader.descriptor for reader in (output, cwd) if reader.has_room]
         # Without pipes the command is ending, or it closed them and waits.
@@ -277,28 +307,19 @@ def _run_command(request: CommandRequest, processes: int) -> CommandOutcome:
         cwd.read()
         # A process whose parent has ended is a child of this one.
         for process, process_status, seconds in _reap():
-            cpu_seconds += seconds
+            usage.cpu_seconds += seconds
             if process == bash:
                 status = process_status
         if len(output.data) > limits.output:
             stop = "output"
-        elif status is None and time.monotonic() > deadline:
-            stop = "time"
-        # Also while output comes without a pause.
-        elif time.monotonic() > measurement + _POLL_S:
-            measurement = time.monotonic()
-            memory, running_seconds = _measure_usage(processes, own_seconds)
-            if memory > limits.memory:
-                stop = "memory"
-            # The first sum lacks ended children that their parent ignores.
-            elif max(cpu_seconds + running_seconds, sum(own_seconds.values())) > limits.cpu_seconds:
-                stop = "time"
-    cpu_seconds += _kill_all()
+        else:
+            stop = usage.find_passed_limit(is_running=status is None)
+    usage.cpu_seconds += _kill_all()
     output.read()
     cwd.read()
     if len(output.data) > limits.output:
         stop = "output"
-    if not stop and cpu_seconds > limits.cpu_seconds:
+    if not stop and usage.cpu_seconds > limits.cpu_seconds:
         stop = "time"
     if stop or status is None:
         return make_stopped_outcome(request, stop or "sandbox")
