@@ -204,9 +204,19 @@ def _gather_totals(samples: Sequence[Sample], trees: Sequence[Tree], gather: Gat
         *max(((array.shape[1], array.itemsize) for array in routes), default=(0, 0)),
     ]
     numbers = gather(np.array(local_sums + local_largest, np.int64))
-    longest_response, longest_text, has_images, *route = numbers[:, 3:].max(0).tolist()
-    sums = numbers[:, :3].sum(0).tolist()
-    return _Totals(len(numbers), *sums, longest_response, longest_text, bool(has_images), *route)
+    all_steps, all_tokens, all_responses = numbers[:, :3].sum(0).tolist()
+    longest_response, longest_text, has_images, width, route_bytes = numbers[:, 3:].max(0).tolist()
+    return _Totals(
+        hosts=len(numbers),
+        steps=all_steps,
+        tokens=all_tokens,
+        responses=all_responses,
+        longest_response=longest_response,
+        longest_text=longest_text,
+        has_images=bool(has_images),
+        route_width=width,
+        route_bytes=route_bytes,
+    )
 
 
 class _Packing(NamedTuple):
