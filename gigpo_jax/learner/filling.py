@@ -46,7 +46,7 @@ def fill_batch(
     # A field may be a pytree, such as `ValueTargets`: its leaves are written in their order.
     field_arrays = jax.tree.leaves({name: getattr(batch, name) for name in fields})
     for text in placements:
-        _write_text(batch, text)
+        _fill_text(batch, text)
         for sample, _, columns in text.responses:
             values = jax.tree.leaves({name: sample.fields[name] for name in fields})
             for array, value in zip(field_arrays, values, strict=True):
@@ -90,7 +90,7 @@ def _empty_batch(shape: BatchShape, microbatches: int, fields: Mapping[str, Any]
     )
 
 
-def _write_text(batch: StepBatch, text: TextPlacement) -> None:
+def _fill_text(batch: StepBatch, text: TextPlacement) -> None:
     """Writes the tokens of a text and its responses into the arrays of `_empty_batch`."""
     row = text.row
     whole = text.whole

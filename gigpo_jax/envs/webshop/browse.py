@@ -43,7 +43,7 @@ class Visit:
         self.log.append((action, self.page.reward))
 
 
-class Visits:
+class Visitors:
     """The visits by the key in the visitor's cookie, the least recently used one first.
 
     `lock` guards them and the catalogue: each connection has a thread.
@@ -124,10 +124,10 @@ def make_shop_app(catalogue: Catalogue) -> Any:
     # A page of another site could reach loopback through a name of its own (DNS rebinding); Flask
     # refuses hosts that are not listed.
     app.config.update(MAX_CONTENT_LENGTH=1 << 20, TRUSTED_HOSTS=["127.0.0.1", "localhost", "[::1]"])
-    visits = Visits(catalogue)
+    visitors = Visitors(catalogue)
 
     def find_visit() -> tuple[str, Visit]:
-        return visits.find(flask.request.cookies.get(_COOKIE, ""))
+        return visitors.find(flask.request.cookies.get(_COOKIE, ""))
 
     def add_headers(response: Any, key: str) -> Any:
         # Strict: a form of another site is sent without the cookie and cannot act in this episode.
@@ -138,7 +138,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
 
     @app.get("/")
     def show_page() -> Any:
-        with visits.lock:
+        with visitors.lock:
             key, visit = find_visit()
             content = page_content(visit)
         return add_headers(flask.make_response(flask.render_template("shop.html", **content)), key)
@@ -150,7 +150,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
             action = f"search[{form['search']}]"
         else:
             action = f"click[{form.get('click', '')}]"
-        with visits.lock:
+        with visitors.lock:
             key, visit = find_visit()
             visit.act(action)
         return add_headers(flask.redirect("/", code=303), key)
@@ -158,7 +158,7 @@ def make_shop_app(catalogue: Catalogue) -> Any:
     @app.post("/goal")
     def choose_goal() -> Any:
         text = flask.request.form.get("goal", "")
-        with visits.lock:
+        with visitors.lock:
             key, visit = find_visit()
             # Bounded, as int() raises for texts of thousands of digits.
             if text.isdecimal() and len(text) < 10 and int(text) < catalogue.goal_count:
