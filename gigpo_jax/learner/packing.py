@@ -43,35 +43,9 @@ NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 Gather = Callable[[np.ndarray], np.ndarray]
 
 
-def make_minibatches(
-    samples: Sequence[Sample],
-    *,
-    steps: int,
-    row_length: int,
-    rows: int,
-    rng: np.random.Generator | None,
-    gather: Gather = lambda values: values[None],
-    fields: Mapping[str, Any] = NO_FIELDS,
-    longest: int = 0,
-    longest_tree: int = 0,
-    groups: Sequence[int] | None = None,
-    fit: RowFit | None = None,
-) -> list[StepBatch]:
-    """All minibatches of `stream_minibatches` at once."""
-    batches = stream_minibatches(
-        samples,
-        steps=steps,
-        row_length=row_length,
-        rows=rows,
-        rng=rng,
-        gather=gather,
-        fields=fields,
-        longest=longest,
-        longest_tree=longest_tree,
-        groups=groups,
-        fit=fit,
-    )
-    return list(batches)
+def make_minibatches(samples: Sequence[Sample], **settings: Any) -> list[StepBatch]:
+    """All minibatches at once; arguments as for `stream_minibatches`."""
+    return list(stream_minibatches(samples, **settings))
 
 
 def stream_minibatches(
