@@ -25,7 +25,7 @@ PACKAGES = {
     "tools": ("__init__",),
     "tools.credit": ("__init__", "grades", "intervals"),
 }
-LEFT_OUT = ("critic", "muon", "optimizer", "update")  # they need optax
+LEFT_OUT = ("critic", "muon", "optimizer", "train_step", "update")  # they need optax
 
 
 class BuildPy(build_py):
