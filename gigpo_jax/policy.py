@@ -11,7 +11,8 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import SignalBytes, check_engine, check_memory, engine_tensor
+from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+from gigpo_jax.devices.memory import SignalBytes, check_memory
 from gigpo_jax.devices.mesh import (
     experts_on_each_device,
     gathered,
@@ -51,7 +52,7 @@ class Policy:
       scale: Factor of the adapter's output.
       base: Checksum of the tensors of `model.path` that an adapter belongs to; "" without one.
       engine_tensor: Number of devices that split an in-process engine's weights, as from
-        `memory.engine_tensor`; 0: no plan of memory has chosen it.
+        `engine_split.engine_tensor`; 0: no plan of memory has chosen it.
     """
 
     config: decoder.DecoderConfig

@@ -310,7 +310,7 @@ def _parts_at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, f
     return {name: size for name, size in plan.items() if name not in freed}
 
 
-def _tightest_plan(
+def tightest_plan(
     config: ConfigDict,
     shape: DecoderConfig,
     devices: int,
@@ -352,13 +352,13 @@ def check_memory(
     Raises:
       InputError: the plan needs more.
     """
-    on_cpu = _plans_for_cpu(limit)
-    plan = _tightest_plan(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
-    limit = limit or _device_bytes()
+    on_cpu = plans_for_cpu(limit)
+    plan = tightest_plan(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
+    limit = limit or device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
     staleness = count_older_policies(config)
-    can_split = config.engine.devices > 0 or not staleness  # see `check_engine`
+    can_split = config.engine.devices > 0 or not staleness  # see `engine_split.check_engine`
     # The key that helps: fewer versions of the weights, unless there is only one and it can be
     # split.
     weights_key = ("train", "max_staleness")
@@ -388,157 +388,12 @@ def check_memory(
     )
 
 
-def engine_tensor(
-    config: ConfigDict,
-    shape: DecoderConfig,
-    mesh: jax.sharding.Mesh,
-    limit: int | None = None,
-    signals: Mapping[str, int] = NO_SIGNALS,
-    *,
-    trains: bool = True,
-) -> int:
-    """Returns `engine.tensor` or, if it is 0, the fewest devices that hold the split weights.
-
-    Args:
-      config, shape, signals: Arguments of `memory_plan`.
-      mesh: Mesh of the learner.
-      limit, trains: Arguments of `check_memory`.
-    """
-    smallest = mesh.shape["tensor"]
-    chosen = config.engine.tensor
-    if chosen or config.engine.name != "jax" or _sends_overlap(config, mesh):
-        return chosen or smallest
-    on_cpu = _plans_for_cpu(limit)
-    limit = limit or _device_bytes()
-    hosts = mesh.size // _host_devices(mesh)
-    # Ascending: devices that do not share weights do not wait for each other, so the smallest is
-    # fastest.
-    for tensor in _possible_tensors(config, shape, mesh):
-        plan = _tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains)
-        if limit is None or peak(config, plan) <= limit:
-            return tensor
-    # None fits: `check_memory` then refuses the run, with the plan.
-    return smallest
-
-
-def server_tensor(
-    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
-) -> int:
-    """Returns how many devices split an engine server's weights; arguments as for `engine_tensor`.
-
-    A server loads its weights split as the engine reads them, and holds them once.
-    """
-    on_cpu = _plans_for_cpu(limit)
-    limit = limit or _device_bytes()
-    config = config.copy_and_resolve_references()
-    possible = _possible_tensors(config, shape, mesh)
-    tensor = config.engine.tensor or mesh.shape["tensor"]
-    # Where none fits, `check_memory` refuses the last one.
-    for tensor in [] if config.engine.tensor else possible:
-        config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
-        plan = memory_plan(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
-        if limit is None or peak(config, plan | dict.fromkeys(LEARNER, 0.0)) <= limit:
-            break
-    return tensor
-
-
-def check_engine(
-    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, tensor: int
-) -> None:
-    """Refuses a mesh over which the in-process engine cannot spread its heads and slots.
-
-    Args:
-      config, shape: Arguments of `memory_plan`.
-      mesh: Mesh of the learner.
-      tensor: Result of `engine_tensor`.
-
-    Raises:
-      InputError: `tensor` does not divide heads and devices or cannot overlap with updates, or a
-        host's devices do not divide the slots.
-    """
-    heads = shape.num_kv_heads
-    own_devices = config.engine.devices
-    key = "engine.tensor" if config.engine.tensor else "mesh.tensor"
-    # The engine's own devices hold whole copies of the weights only.
-    if own_devices % tensor:
-        raise InputError(
-            f"must be a multiple of {key}={tensor}", key="config.engine.devices", value=own_devices
-        )
-    possible = _possible_tensors(config, shape, mesh)
-    if tensor not in possible:
-        fix = "make mesh.tensor smaller"
-        if possible:
-            fix = f"use one of {', '.join(map(str, possible))}"
-        raise InputError(
-            f"the engine splits {heads} key/value heads evenly over devices that are neighbours "
-            "in the mesh and on one host",
-            key=f"config.{key}",
-            value=tensor,
-            fix=fix,
-        )
-    # Two programs that both send may start in another order on each device; each would then wait
-    # for the other for ever.
-    if tensor > 1 and _sends_overlap(config, mesh):
-        raise InputError(
-            f"with {key}={tensor} rollout and update both send between devices and could wait "
-            "for each other",
-            key="config.train.max_staleness",
-            value=config.train.max_staleness,
-            fix=f"use 0, or {key}=1, or engine.devices on one host",
-        )
-    slots = config.engine.slots
-    slot_groups = (own_devices or _host_devices(mesh)) // tensor
-    # One program decodes on all of them, so each has as many slots.
-    if slots % slot_groups:
-        raise InputError(
-            f"a host spreads them over {slot_groups} parts of its devices (engine.tensor: "
-            f"{tensor} in a part)",
-            key="config.engine.slots",
-            value=slots,
-            fix=f"use a multiple, such as {-(-slots // slot_groups) * slot_groups}",
-        )
-
-
-def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
-    """Tests whether rollouts run on the devices that an update sends over at the same time.
-
-    With several hosts the update may send over all of their devices.
-    """
-    shared = not config.engine.devices or _host_devices(mesh) < mesh.size
-    return shared and config.train.max_staleness > 0
-
-
-def _possible_tensors(
-    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh
-) -> list[int]:
-    """Returns the numbers of devices of a host that can split an engine's weights, ascending.
-
-    They divide the heads and the devices; see `placement.place_engine`.
-    """
-    smallest = mesh.shape["tensor"]
-    host_devices = _host_devices(mesh)
-    device_hosts = np.array([device.process_index for device in mesh.devices.flat])
-    tensors = []
-    # Multiples of `mesh.tensor`: the weights arrive split in this way, and are split further.
-    for tensor in range(smallest, shape.num_kv_heads + 1, smallest):
-        if shape.num_kv_heads % tensor or host_devices % tensor or config.engine.devices % tensor:
-            continue
-        # The hosts of each group of neighbours: equal if largest - smallest is 0.
-        if np.all(np.ptp(device_hosts.reshape(-1, tensor), axis=1) == 0):
-            tensors.append(tensor)
-    return tensors
-
-
-def _host_devices(mesh: jax.sharding.Mesh) -> int:
-    return sum(device.process_index == jax.process_index() for device in mesh.devices.flat)
-
-
-def _plans_for_cpu(limit: int | None) -> bool:
+def plans_for_cpu(limit: int | None) -> bool:
     """Tests whether a plan is for this machine's CPUs; a plan for other devices has their limit."""
     return limit is None and jax.default_backend() == "cpu"
 
 
-def _device_bytes() -> int | None:
+def device_bytes() -> int | None:
     """Returns the smallest memory of a device of any host; None where none reports it.
 
     All hosts must plan alike. CPU devices share the memory of their machine.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.references import ReferenceTable
-from gigpo_jax.devices.memory import server_tensor
+from gigpo_jax.devices.engine_split import server_tensor
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
@@ -103,7 +103,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
 
     Args:
       config: Config of the run.
-      tensor: Number of devices that split the weights, see `memory.engine_tensor`.
+      tensor: Number of devices that split the weights, see `engine_split.engine_tensor`.
     """
     engine = config.engine
     return EngineSettings(

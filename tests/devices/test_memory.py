@@ -9,17 +9,8 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import (
-    GIB,
-    REPLAYED,
-    check_engine,
-    check_memory,
-    engine_plan,
-    engine_tensor,
-    memory_plan,
-    peak,
-    server_tensor,
-)
+from gigpo_jax.devices.engine_split import check_engine, engine_tensor, server_tensor
+from gigpo_jax.devices.memory import GIB, REPLAYED, check_memory, engine_plan, memory_plan, peak
 from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models import decoder
@@ -376,7 +367,7 @@ def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
     )
     assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
     check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
-    monkeypatch.setattr("gigpo_jax.devices.memory._device_bytes", lambda: int(peak(config, shared)))
+    monkeypatch.setattr("gigpo_jax.devices.memory.device_bytes", lambda: int(peak(config, shared)))
     with pytest.raises(InputError, match="engine's weights"):
         check_memory(config, PUBLISHED["1.5b"], devices=1)
 

@@ -10,14 +10,9 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import write_json
+from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.exchange import local_rows
-from gigpo_jax.devices.memory import (
-    ENGINE,
-    REPLAYED,
-    check_engine,
-    count_older_policies,
-    engine_tensor,
-)
+from gigpo_jax.devices.memory import ENGINE, REPLAYED, count_older_policies
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
