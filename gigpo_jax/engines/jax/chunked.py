@@ -1,22 +1,19 @@
 """Prefill in chunks: the device calls that fill slots as planned by `PrefixTable`."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from gigpo_jax.engines.jax.prefixes import PrefillPlan
 from gigpo_jax.engines.jax.programs import Programs
+from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_request
 from gigpo_jax.engines.request import Request
 
-if TYPE_CHECKING:
-    from gigpo_jax.engines.jax.images import ImageRows
-
 COPIES = 32  # chunks of a partition that a device call copies
-MakeImageRows = Callable[[int, int], "ImageRows"]  # (rows, tokens of a row) -> rows without images
 
 
 class ChunkReader:

@@ -9,6 +9,8 @@ from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.jax.chunked import ChunkReader
 from gigpo_jax.engines.jax.kept_slots import KeptSlots
 from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
+from gigpo_jax.engines.jax.programs import EngineSettings, Programs
+from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.request import Request, Session
 
 
@@ -93,3 +95,23 @@ class HeldTokens:
             assign_slot(plan.slot, request)
             planned_requests.append((plan, request))
         return planned_requests
+
+
+def hold_tokens(
+    programs: Programs,
+    settings: EngineSettings,
+    partitions: int,
+    make_image_rows: MakeImageRows | None,
+) -> HeldTokens:
+    """Makes the table of an engine with prefill in chunks; arguments as for `PromptReader`."""
+    reader = ChunkReader(
+        programs,
+        slots=settings.slots,
+        partitions=partitions,
+        rows=settings.rows[-1],
+        chunk=settings.prefill_chunk,
+        capacity=settings.capacity,
+        make_image_rows=make_image_rows,
+    )
+    prefixes = PrefixTable(settings.slots, partitions, settings.prefill_chunk)
+    return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)

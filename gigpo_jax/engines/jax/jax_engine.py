@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -34,14 +34,9 @@ from gigpo_jax.engines.jax.programs import (
     describe_leaves,
     first_difference,
 )
+from gigpo_jax.engines.jax.prompts import PromptReader
 from gigpo_jax.engines.jax.slot_table import SlotTable
-from gigpo_jax.engines.jax.slots import (
-    NO_TOKEN,
-    SETTINGS,
-    STOP_IDS,
-    PromptBatch,
-    pack_request,
-)
+from gigpo_jax.engines.jax.slots import NO_TOKEN, STOP_IDS
 from gigpo_jax.engines.request import (
     Request,
     Session,
@@ -56,7 +51,6 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gigpo_jax.engines.jax.chunked import MakeImageRows
     from gigpo_jax.engines.jax.held_tokens import HeldTokens
     from gigpo_jax.models.vision.images import PromptImages
 
@@ -118,31 +112,34 @@ class JaxEngine:
         self.generated_tokens = 0
         self.prompt_tokens = 0
         self.reused_tokens = 0
-        self._buckets = settings.buckets
-        self._rows = settings.rows
+        self._max_prompt = settings.buckets[-1]
         self._max_length = settings.max_length
         self._keeps_routes = settings.keeps_routes
 
         dtype = settings.dtype or params["embed"].dtype
         placement = place_engine(params, settings.tensor, settings.devices)
         self._partitions = placement.partitions
-        self._partition_slots = settings.slots // placement.partitions
         self._programs = Programs(config, settings, dtype, placement)
 
         self._encoder: Any = None  # an `ImageEncoder` of a model that reads images
-        self._make_image_rows: MakeImageRows | None = None
+        make_image_rows = None
         if config.vision is not None:
             from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
 
-            batch_size = self._rows[-1] * self._partitions
+            batch_size = settings.rows[-1] * self._partitions
             self._encoder = ImageEncoder(self._programs, batch_size=batch_size)
-            self._make_image_rows = functools.partial(
+            make_image_rows = functools.partial(
                 ImageRows,
                 width=config.vision.feature_parts * config.hidden_size,
                 dtype=jnp.dtype(dtype),
             )
 
-        self._held = self._hold_tokens(settings) if settings.prefill_chunk else None
+        self._reader = PromptReader(self._programs, settings, self._partitions, make_image_rows)
+        self._held: HeldTokens | None = None
+        if settings.prefill_chunk:
+            from gigpo_jax.engines.jax.held_tokens import hold_tokens
+
+            self._held = hold_tokens(self._programs, settings, self._partitions, make_image_rows)
 
         self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
         self._leaf_types = describe_leaves(params)
@@ -159,23 +156,6 @@ class JaxEngine:
         # A daemon, so that a process whose caller forgot `close` can end.
         self._thread = threading.Thread(target=self._serve_requests, name="jax-engine", daemon=True)
         self._thread.start()
-
-    def _hold_tokens(self, settings: EngineSettings) -> "HeldTokens":
-        from gigpo_jax.engines.jax.chunked import ChunkReader
-        from gigpo_jax.engines.jax.held_tokens import HeldTokens
-        from gigpo_jax.engines.jax.prefixes import PrefixTable
-
-        reader = ChunkReader(
-            self._programs,
-            slots=self.slots,
-            partitions=self._partitions,
-            rows=self._rows[-1],
-            chunk=settings.prefill_chunk,
-            capacity=settings.capacity,
-            make_image_rows=self._make_image_rows,
-        )
-        prefixes = PrefixTable(self.slots, self._partitions, settings.prefill_chunk)
-        return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)
 
     def __enter__(self) -> "JaxEngine":
         return self
@@ -196,19 +176,12 @@ class JaxEngine:
             if self._held is not None:
                 self._held.reader.warmup(self._weights.params)
             else:
-                self._warm_up_buckets()
+                self._reader.warmup(self._weights.params)
             if self._keeps_routes:
                 self._programs.read_routes(np.zeros(self._partitions, np.int32))
             # No slot is active on the device yet: the program is compiled, and its loop makes no
             # step.
             self._decode(1)
-
-    def _warm_up_buckets(self) -> None:
-        # Rows without slots: the calls compile the programs and write nothing into the cache.
-        no_slots: list[list[int]] = [[]] * self._partitions
-        for length in self._buckets:
-            for rows in self._rows:
-                self._prefill_bucket(no_slots, rows, length)
 
     async def generate(
         self,
@@ -333,7 +306,7 @@ class JaxEngine:
             tokens,
             params,
             max_length=self._max_length,
-            max_prompt=self._buckets[-1],
+            max_prompt=self._max_prompt,
             vocab_size=self.config.vocab_size,
         )
         stop_ids = select_stop_ids(params, self._stops)
@@ -413,36 +386,17 @@ class JaxEngine:
         self._collect_tokens(drawn, range(self.slots))
 
     def _read_prompts(self) -> None:
-        """Prefills waiting prompts into the free slots, all prompts of a bucket together."""
-        bucket_slots: dict[int, list[list[int]]] = {}
+        """Prefills waiting prompts into the free slots."""
         free_slots = self._table.free_slots()
-        requests = self._take_requests(len(free_slots))
-        for slot, request in zip(free_slots, requests):
+        placed_requests = list(zip(free_slots, self._take_requests(len(free_slots))))
+        if not placed_requests:
+            return
+        assert self._weights is not None
+        for slot, request in placed_requests:
             self._assign_slot(slot, request)
-            # There always is one: `check_prompt` has refused prompts longer than the last bucket.
-            bucket = next(length for length in self._buckets if length >= request.prompt.size)
-            if bucket not in bucket_slots:
-                bucket_slots[bucket] = [[] for _ in range(self._partitions)]
-            bucket_slots[bucket][slot // self._partition_slots].append(slot)
-        self._encode_images([(request, 0) for request in requests])
-
-        # All calls are dispatched before the first result is fetched: the device works on the next
-        # call while the host reads the tokens of this one.
-        calls = []
-        for bucket, remaining in sorted(bucket_slots.items()):
-            # All partitions run the same program: the one with the most prompts decides its size.
-            while longest := max(map(len, remaining)):
-                size = next((rows for rows in self._rows if rows >= longest), self._rows[-1])
-                batch = [slots[:size] for slots in remaining]
-                remaining = [slots[size:] for slots in remaining]
-                calls.append((batch, size, self._prefill_bucket(batch, size, bucket)))
-        for batch, size, drawn in calls:
-            row_slots: list[int | None] = []
-            for slots in batch:
-                # The result has `size` rows for each partition, whether they hold a prompt or not.
-                row_slots += slots
-                row_slots += [None] * (size - len(slots))
-            self._collect_tokens(np.asarray(drawn)[:, None], row_slots)
+        self._encode_images([(request, 0) for _, request in placed_requests])
+        for drawn, slots in self._reader.read_prompts(self._weights.params, placed_requests):
+            self._collect_tokens(np.asarray(drawn)[:, None], slots)
 
     def _read_chunks(self, held: "HeldTokens") -> None:
         """Prefills waiting prompts into free slots by chunks, but for tokens that slots hold."""
@@ -499,32 +453,6 @@ class JaxEngine:
         if self._encoder is not None:
             self._encoder.clear()
 
-    def _prefill_bucket(
-        self, partition_slots: list[list[int]], size: int, bucket: int
-    ) -> jax.Array:
-        """Prefills the prompts of these slots, at most `size` of each partition."""
-        assert self._weights is not None
-        rows = np.zeros((self._partitions * size, SETTINGS + STOP_IDS + bucket), np.int32)
-        # A slot that does not exist: a row that is not filled is dropped.
-        rows[:, 0] = self._partition_slots
-        image_rows = self._make_image_rows and self._make_image_rows(len(rows), bucket)
-        for partition, slots in enumerate(partition_slots):
-            for offset, slot in enumerate(slots):
-                row = partition * size + offset
-                request = self._table.requests[slot]
-                assert request is not None
-                pack_request(
-                    rows[row],
-                    request.prompt,
-                    slot % self._partition_slots,
-                    request.params,
-                    request.stop_ids,
-                )
-                if image_rows:
-                    image_rows.write_row(row, request, 0, request.prompt.size)
-        batch = PromptBatch(rows, image_rows.inputs if image_rows else None)
-        return self._programs.prefill_prompts(self._weights.params, batch)
-
     def _collect_tokens(self, drawn: Any, slots: Sequence[int | None]) -> None:
         """Adds drawn tokens to requests and resolves finished ones.
 
@@ -552,38 +480,11 @@ class JaxEngine:
                     self._held.keep(slot, request, completion)
                 self.generated_tokens += completion.tokens.size
                 ended.append((slot, request, completion))
-        resolve_requests(
-            self._add_routes(ended)
-            if self._keeps_routes
-            else [(request, completion) for _, request, completion in ended]
-        )
+        if self._keeps_routes:
+            from gigpo_jax.engines.jax.slot_routes import read_slot_routes
 
-    def _add_routes(
-        self, ended: Sequence[tuple[int, Request, Completion]]
-    ) -> list[tuple[Request, Completion]]:
-        """Adds to responses of slots the experts of their tokens."""
-        remaining: list[list[tuple[int, Request, Completion]]]
-        remaining = [[] for _ in range(self._partitions)]
-        for ended_response in ended:
-            remaining[ended_response[0] // self._partition_slots].append(ended_response)
-        calls = []
-        # A slot of each partition a call. All calls come before the first result is fetched.
-        while any(remaining):
-            batch = [responses.pop() if responses else None for responses in remaining]
-            slots = [response[0] % self._partition_slots if response else 0 for response in batch]
-            calls.append((batch, self._programs.read_routes(np.array(slots, np.int32))))
-        completed = []
-        for batch, routes in calls:
-            for response, slot_routes in zip(batch, np.asarray(routes), strict=True):
-                if response is None:
-                    continue
-                _, request, completion = response
-                # Nothing was predicted from the last token: it went through no expert.
-                length = request.prompt.size + completion.tokens.size - 1
-                # A view would keep the routes of all partitions, to the cache's end, in memory.
-                request_routes = slot_routes[:length].copy()
-                completed.append((request, replace(completion, routes=request_routes)))
-        return completed
+            ended = read_slot_routes(self._programs, ended, self._partitions, self.slots)
+        resolve_requests((request, completion) for _, request, completion in ended)
 
     def _replace_running(self, weights: Weights) -> None:
         """Gives weights to all requests."""
