@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,19 @@ class Weights:
 
     params: Any
     version: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Samples responses from the weights of one version.
+
+    Attributes:
+      generate: Method like `engines.base.Engine.generate`.
+      end_session: Method like `engines.base.Engine.end_session`.
+    """
+
+    generate: Callable[..., Awaitable[Completion]]
+    end_session: Callable[[Session], None]
 
 
 @dataclass(eq=False)
@@ -215,29 +228,33 @@ def check_images(
     return images
 
 
-def select_stop_ids(params: SamplingParams, stops: StopStrings | None) -> list[int]:
+def select_stop_ids(
+    params: SamplingParams, stops: StopStrings | None, limit: int | None = None
+) -> list[int]:
     """Lists, each once, the token ids that end a response: the settings' and whole stop strings.
 
     Raises:
-      InputError: There are stop strings but no tokenizer.
+      InputError: There are stop strings but no tokenizer, or more than `limit` ids.
     """
-    ids = list(params.stop_token_ids)
-    if not params.stop_strings:
-        return list(dict.fromkeys(ids))
-    if stops is None:
+    if params.stop_strings and stops is None:
         raise InputError(
             "this engine has no tokenizer",
             key="stop_strings",
             value=params.stop_strings,
             fix="give it one",
         )
+    ids = dict.fromkeys(params.stop_token_ids)
     # A stop string of one token ends the slot on the device. All others are only seen by the host,
     # after a device call that may have drawn tokens beyond the end.
     for stop in params.stop_strings:
-        token = stops.single_token(stop)
+        token = stops.single_token(stop) if stops is not None else None
         if token is not None:
-            ids.append(token)
-    return list(dict.fromkeys(ids))
+            ids[token] = None
+    if limit is not None and len(ids) > limit:
+        raise InputError(
+            f"{len(ids)} ids", key="stop_token_ids", fix=f"an engine takes at most {limit}"
+        )
+    return list(ids)
 
 
 def resolve_requests(responses: Iterable[tuple[Request, Completion]]) -> None:

@@ -1,15 +1,19 @@
 """The images of requests: encoding them, and placing their features in rows of prompts."""
 
 import collections
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.engines.jax.programs import Programs
+from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import ImageInputs
 from gigpo_jax.engines.request import Request
+from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import ImagePatches
 from gigpo_jax.models.vision.vision import Features, pack_images
 
@@ -128,3 +132,10 @@ class ImageRows:
         if request.features is not None:
             feature_index = index[is_image] - request.first_feature
             features.values[row, :length][is_image] = request.features[feature_index]
+
+
+def image_rows_maker(config: DecoderConfig, dtype: Any) -> MakeImageRows:
+    """Returns the constructor of image inputs of a model that reads images."""
+    assert config.vision is not None
+    width = config.vision.feature_parts * config.hidden_size
+    return functools.partial(ImageRows, width=width, dtype=jnp.dtype(dtype))

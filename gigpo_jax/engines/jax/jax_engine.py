@@ -17,29 +17,22 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
 from gigpo_jax.engines.jax.placement import place_engine
-from gigpo_jax.engines.jax.programs import (
-    EngineSettings,
-    Programs,
-    describe_leaves,
-    first_difference,
-)
+from gigpo_jax.engines.jax.programs import EngineSettings, Programs, check_leaves, describe_leaves
 from gigpo_jax.engines.jax.prompts import PromptReader
 from gigpo_jax.engines.jax.slot_table import SlotTable
 from gigpo_jax.engines.jax.slots import NO_TOKEN, STOP_IDS
 from gigpo_jax.engines.request import (
     Request,
     Session,
+    Snapshot,
     Weights,
     check_images,
     check_prompt,
@@ -62,19 +55,6 @@ JOIN_LIMIT_S = 60.0
 Tokens = Sequence[int] | np.ndarray
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Samples responses from the weights of one version.
-
-    Attributes:
-      generate: Method like `engines.base.Engine.generate`.
-      end_session: Method like `engines.base.Engine.end_session`.
-    """
-
-    generate: Callable[..., Awaitable[Completion]]
-    end_session: Callable[[Session], None]
 
 
 class JaxEngine:
@@ -124,16 +104,11 @@ class JaxEngine:
         self._encoder: Any = None  # an `ImageEncoder` of a model that reads images
         make_image_rows = None
         if config.vision is not None:
-            from gigpo_jax.engines.jax.images import ImageEncoder, ImageRows
+            from gigpo_jax.engines.jax.images import ImageEncoder, image_rows_maker
 
             batch_size = settings.rows[-1] * self._partitions
             self._encoder = ImageEncoder(self._programs, batch_size=batch_size)
-            make_image_rows = functools.partial(
-                ImageRows,
-                width=config.vision.feature_parts * config.hidden_size,
-                dtype=jnp.dtype(dtype),
-            )
-
+            make_image_rows = image_rows_maker(config, dtype)
         self._reader = PromptReader(self._programs, settings, self._partitions, make_image_rows)
         self._held: HeldTokens | None = None
         if settings.prefill_chunk:
@@ -252,11 +227,7 @@ class JaxEngine:
         Raises:
           ValueError: The tree has another structure, shape or dtype.
         """
-        difference = first_difference(self._leaf_types, describe_leaves(params))
-        if difference:
-            raise ValueError(
-                f"version {version}: parameters unlike those of the engine: {difference}"
-            )
+        check_leaves(self._leaf_types, params, version)
         # The device lock waits for the end of a round: no program reads the weights then. The order
         # of the two locks is the same everywhere, or two threads could wait for each other.
         with self._device_lock, self._wake:
@@ -309,14 +280,8 @@ class JaxEngine:
             max_prompt=self._max_prompt,
             vocab_size=self.config.vocab_size,
         )
-        stop_ids = select_stop_ids(params, self._stops)
-        # A row of a `PromptBatch` has room for this many ids; the shapes of programs are fixed.
-        if len(stop_ids) > STOP_IDS:
-            raise InputError(
-                f"{len(stop_ids)} ids",
-                key="stop_token_ids",
-                fix=f"an engine takes at most {STOP_IDS}",
-            )
+        # A row of a `PromptBatch` has room for so many ids; the shapes of programs are fixed.
+        stop_ids = select_stop_ids(params, self._stops, limit=STOP_IDS)
         weights = weights or self._newest
         if weights is None:
             raise RuntimeError("the engine has no weights during an update; ask again later")

@@ -336,13 +336,15 @@ def describe_leaves(params: decoder.Params) -> dict[str, str]:
     return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
 
-def first_difference(expected: dict[str, str], actual: dict[str, str]) -> str:
-    """Describes the first difference of two `describe_leaves` results, or returns ""."""
+def check_leaves(expected: dict[str, str], params: decoder.Params, version: int) -> None:
+    """Raises ValueError if parameters are not as `describe_leaves` said of the engine's."""
+    actual = describe_leaves(params)
     for path in sorted(expected | actual):
         if expected.get(path) != actual.get(path):
-            expected_type = expected.get(path, "missing")
-            return f"{path} is {actual.get(path, 'missing')}, was {expected_type}"
-    return ""
+            raise ValueError(
+                f"version {version}: parameters unlike those of the engine: "
+                f"{path} is {actual.get(path, 'missing')}, was {expected.get(path, 'missing')}"
+            )
 
 
 def _leaf_shapes(batch: PromptBatch) -> tuple[tuple[int, ...], ...]:
