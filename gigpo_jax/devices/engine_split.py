@@ -10,10 +10,10 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import (
     LEARNER,
     NO_SIGNALS,
-    device_bytes,
     memory_plan,
     peak,
     plans_for_cpu,
+    smallest_device_bytes,
     tightest_plan,
 )
 from gigpo_jax.models.decoder import DecoderConfig
@@ -40,7 +40,7 @@ def engine_tensor(
     if chosen or config.engine.name != "jax" or _sends_overlap(config, mesh):
         return chosen or smallest
     on_cpu = plans_for_cpu(limit)
-    limit = limit or device_bytes()
+    limit = limit or smallest_device_bytes()
     hosts = mesh.size // _host_devices(mesh)
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
@@ -60,7 +60,7 @@ def server_tensor(
     A server loads its weights split as the engine reads them, and holds them once.
     """
     on_cpu = plans_for_cpu(limit)
-    limit = limit or device_bytes()
+    limit = limit or smallest_device_bytes()
     config = config.copy_and_resolve_references()
     possible = _possible_tensors(config, shape, mesh)
     tensor = config.engine.tensor or mesh.shape["tensor"]

@@ -354,7 +354,7 @@ def check_memory(
     """
     on_cpu = plans_for_cpu(limit)
     plan = tightest_plan(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
-    limit = limit or device_bytes()
+    limit = limit or smallest_device_bytes()
     if limit is None or peak(config, plan) <= limit:
         return
     staleness = count_older_policies(config)
@@ -393,7 +393,7 @@ def plans_for_cpu(limit: int | None) -> bool:
     return limit is None and jax.default_backend() == "cpu"
 
 
-def device_bytes() -> int | None:
+def smallest_device_bytes() -> int | None:
     """Returns the smallest memory of a device of any host; None where none reports it.
 
     All hosts must plan alike. CPU devices share the memory of their machine.

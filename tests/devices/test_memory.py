@@ -367,7 +367,9 @@ def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
     )
     assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
     check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
-    monkeypatch.setattr("gigpo_jax.devices.memory.device_bytes", lambda: int(peak(config, shared)))
+    monkeypatch.setattr(
+        "gigpo_jax.devices.memory.smallest_device_bytes", lambda: int(peak(config, shared))
+    )
     with pytest.raises(InputError, match="engine's weights"):
         check_memory(config, PUBLISHED["1.5b"], devices=1)
 
