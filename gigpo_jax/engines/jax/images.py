@@ -3,14 +3,13 @@
 import collections
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.engines.jax.programs import Programs
-from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import ImageInputs
 from gigpo_jax.engines.request import Request
 from gigpo_jax.models.decoder import DecoderConfig
@@ -134,7 +133,7 @@ class ImageRows:
             features.values[row, :length][is_image] = request.features[feature_index]
 
 
-def image_rows_maker(config: DecoderConfig, dtype: Any) -> MakeImageRows:
+def image_rows_maker(config: DecoderConfig, dtype: Any) -> Callable[[int, int], ImageRows]:
     """Returns the constructor of image inputs of a model that reads images."""
     assert config.vision is not None
     width = config.vision.feature_parts * config.hidden_size
