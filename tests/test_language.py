@@ -254,9 +254,10 @@ def test_functions_have_at_most_sixty_lines_and_files_five_hundred(nodes: Nodes)
             if lines > 60:
                 long_functions.add(f"{path}:{node.name}")
     assert functions > 3000
-    assert long_functions == LONG_FUNCTIONS
+    assert long_functions <= LONG_FUNCTIONS, long_functions - LONG_FUNCTIONS
     sizes = {
         path.relative_to(PACKAGE).as_posix(): path.read_text().count("\n")
         for path in PACKAGE.rglob("*.py")
     }
-    assert {path for path, lines in sizes.items() if lines > 500} == LONG_FILES
+    long_files = {path for path, lines in sizes.items() if lines > 500}
+    assert long_files <= LONG_FILES, long_files - LONG_FILES
