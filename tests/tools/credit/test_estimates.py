@@ -12,6 +12,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.learner.signals.table import gradable_columns
 from gigpo_jax.learner.step_columns import step_columns
+from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS, make_advantages
@@ -192,10 +193,11 @@ def test_strategies_of_several_episodes_are_graded(shared: bool) -> None:
     policy = Policy(SMALL["mha_tied"], None, word_tokenizer(["look"]))
     rows = []
     for step in ANCHORED["fine"]:
-        strategy = 0 if shared else step.trajectory
+        number = 0 if shared else step.trajectory
+        turn = replace(step.turn, extra={STRATEGY_NUMBER: number})
         if step.step == 0 and (step.trajectory == 0 or not shared):
-            turn = replace(step.turn, is_summary=True, anchor="summary", reward=0.0)
-            rows.append(replace(step, turn=turn, strategy=strategy))
-        rows.append(replace(step, summaries=1, strategy=strategy))
+            summary = replace(turn, is_summary=True, anchor="summary", reward=0.0)
+            rows.append(replace(step, turn=summary))
+        rows.append(replace(step, turn=turn, summaries=1))
     columns = gradable_columns(config, policy, rows) | given_columns(rows)
     assert ("strata" not in missing_columns(columns, config.rl)) is shared
