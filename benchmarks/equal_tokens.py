@@ -95,7 +95,7 @@ def main() -> None:
             rows.append(
                 [
                     environment,
-                    f"{arm}, less {base}",
+                    f"{arm} minus {base}",
                     ", ".join(show_iterations(*pair) for pair in pairs),
                     f"{100 * outcomes.mean():.1f}",
                     f"{100 * np.mean(earlier):+.1f}",
@@ -106,8 +106,8 @@ def main() -> None:
     for row, p_value in zip(rows, correct_p_values(np.array(p_values)), strict=True):
         row.append(f"{p_value:.2g}")
     print(
-        "| environment | arm | iterations / base's (tokens less base's, %) | success "
-        "| less base, before | less base | p, Holm |"
+        "| environment | arm | iterations / base's (tokens minus base's, %) | success "
+        "| minus base, before | minus base | p, Holm |"
     )
     print("|---|---|---|---|---|---|---|")
     for row in rows:

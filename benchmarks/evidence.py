@@ -41,6 +41,13 @@ GRPO, GIGPO, REPEAT, GRAPH, COMBINATION = (
     "combination",
 )
 OWN_ARMS = (REPEAT, GRAPH, COMBINATION)
+# README.md: the main comparison of each environment's last protocol.
+README_ROWS = (
+    ("ALFWorld, 100", COMBINATION),
+    ("WebShop, 100", COMBINATION),
+    ("Sokoban, 60", GRAPH),
+    ("FrozenLake with slips, 20", GRAPH),
+)
 LEVEL = 0.05
 
 
@@ -53,7 +60,7 @@ class Experiment:
       arms: Path of the runs of each arm below benchmarks/results, without "_seed" and the seed;
         the first is
         the baseline.
-      mains: Arms whose final success less GRPO's final success is a protocol's main comparison.
+      mains: Arms whose final success minus GRPO's final success is a protocol's main comparison.
       files: Files of `gigpo eval` with further outcomes of the protocol.
       seeds: Seeds that are compared; all if empty.
       caveat: Reason why no difference counts as significant, whatever its p-value.
@@ -421,20 +428,21 @@ def find(differences: Iterable[Difference], experiment: str, arm: str, base: str
 
 
 def format_readme(differences: Sequence[Difference]) -> str:
-    """The table of README.md: a row for each arm of this project's own."""
+    """The table of README.md: main comparisons, each with the difference from GiGPO beside it."""
     lines = [
-        "| experiment, iterations (seeds) | GRPO | GiGPO | arm | less GRPO | less GiGPO |",
+        "| experiment, iterations (seeds) | GRPO | GiGPO | arm | minus GRPO | minus GiGPO |",
         "|---|---|---|---|---|---|",
     ]
     for row in differences:
-        if row.base != GIGPO:
+        if row.base != GIGPO or (row.experiment, row.arm) not in README_ROWS:
             continue
         base = find(differences, row.experiment, row.arm, GRPO)
-        gigpo = find(differences, row.experiment, GIGPO, GRPO) if row.success else None
+        gigpo = find(differences, row.experiment, GIGPO, GRPO)
+        assert gigpo.success is not None  # of an experiment, not of a mean
         cells = [
-            f"{row.experiment} ({row.seeds})" if row.success else f"mean of {row.seeds}",
-            f"{100 * gigpo.success[1]:.1f}%" if gigpo and gigpo.success else "",
-            f"{100 * gigpo.success[0]:.1f}%" if gigpo and gigpo.success else "",
+            f"{row.experiment} ({row.seeds})",
+            f"{100 * gigpo.success[1]:.1f}%",
+            f"{100 * gigpo.success[0]:.1f}%",
             row.arm,
             show_difference(base),
             show_difference(row),
@@ -457,7 +465,7 @@ def format_page(differences: Sequence[Difference]) -> str:
         shown = [f"{value:.3f}" for value in p_values if value is not None]
         cells = [
             f"{row.experiment} ({row.seeds})" if row.success else f"mean of {row.seeds}",
-            f"{row.arm}, less {row.base}",
+            f"{row.arm} minus {row.base}",
             f"{100 * row.success[0]:.1f}%" if row.success else "",
             show_difference(row),
             ", ".join([*shown, holm]),
@@ -472,7 +480,7 @@ def format_experiment(experiment: Experiment) -> str:
     rows = {(row.arm, row.outcome): row for row in compare_arms(experiment, arms)}
     base = arms[0].label
     outcomes = (FINAL, "area", *experiment.files)
-    titles = [f"{outcome.removesuffix('.json')}, less {base}" for outcome in outcomes]
+    titles = [f"{outcome.removesuffix('.json')}, minus {base}" for outcome in outcomes]
     header = ["arm", "final", titles[0], "p, flip, Holm", *titles[1:], "lowest, highest run"]
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for arm in arms:

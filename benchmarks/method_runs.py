@@ -100,7 +100,7 @@ def main() -> None:
     padded = np.array(p_values + [1.0] * (planned - len(p_values)))
     for number, p_value in zip(rows_of_p_values, correct_p_values(padded), strict=False):
         rows[number][5] = f"{p_value:.2g}"
-    print("| environment | arm | tokens | success (95%) | less base | p, Holm | by seed |")
+    print("| environment | arm | tokens | success (95%) | minus base | p, Holm | by seed |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(f"| {' | '.join(row)} |")

@@ -163,7 +163,7 @@ def draw_forest() -> None:
             panel.hlines(height, low, high, color=colour, linewidth=4 if is_mean else 1.5)
             panel.plot(mean, height, "D" if is_mean else "o", color=colour, markersize=6)
         panel.set_xlim(-15, 15)  # one lost run makes intervals of BabyAI wider than that
-        panel.set_xlabel(f"final success less {base}, points (95%)")
+        panel.set_xlabel(f"final success minus {base}, points (95%)")
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="x", alpha=0.3)
     labels = []
@@ -230,7 +230,7 @@ def draw_worlds() -> None:
     title = "Correlation with the exact advantage: gain over GRPO; 16 seeds, bars: 95% t-intervals"
     draw_dials(
         "tabular_credit",
-        "correlation with the exact\nadvantage, less GRPO's",
+        "correlation with the exact\nadvantage, minus GRPO's",
         title,
         GRADED,
         credit,
@@ -243,7 +243,7 @@ def draw_worlds() -> None:
         world: {arm: runs[world][arm]["trained area"]["gain"] for arm in TRAINED} for world in names
     }
     title = "Mean success over training: gain over GRPO; learning rate tuned for each, 16 seeds"
-    unit = "mean success over training of\ntables of logits, less GRPO's (points)"
+    unit = "mean success over training of\ntables of logits, minus GRPO's (points)"
     draw_dials("tabular_learning", unit, title, TRAINED, areas)
 
 

@@ -198,7 +198,7 @@ def format_comparisons(
     corrected_count = sum(comparison.corrected is not None for comparison in comparisons)
     last_column = "exploratory" if exploratory else f"p, Holm over {corrected_count}"
     lines = [
-        f"| arm | outcome | success | less {baseline} (95%) | p | p, sign flip | {last_column} |",
+        f"| arm | outcome | success | minus {baseline} (95%) | p | p, sign flip | {last_column} |",
         "|---|---|---|---|---|---|---|",
     ]
     for comparison in comparisons:

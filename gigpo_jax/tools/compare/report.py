@@ -60,8 +60,8 @@ def format_arms(rows: Sequence[ArmRow]) -> str:
     """A Markdown table in %; differences in percentage points."""
     base = rows[0].arm.label
     lines = [
-        f"| arm | seeds | final success (95%) | area (95%) | final, less {base} | "
-        f"area, less {base} |",
+        f"| arm | seeds | final success (95%) | area (95%) | final, minus {base} | "
+        f"area, minus {base} |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:

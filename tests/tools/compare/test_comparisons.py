@@ -87,8 +87,8 @@ def test_the_command_prints_and_records_them(
     words = [*map(str, folders), f"--out={tmp_path / 'out'}", "--main=gigpo"]
     assert main([*words, "--evaluations=seen.json"]) == 0
     output = capsys.readouterr().out
-    assert "| less grpo (95%) | p | p, sign flip | p, Holm over 5 |" in output
-    assert "| less GiGPO (95%) | p | p, sign flip | exploratory |" in output
+    assert "| minus grpo (95%) | p | p, sign flip | p, Holm over 5 |" in output
+    assert "| minus GiGPO (95%) | p | p, sign flip | exploratory |" in output
     assert "| gigpo | seen.json | 66.7 | +33.3" in output
     assert output.count("| main comparison |") == 1
     record = json.loads((tmp_path / "out/comparison.json").read_text())

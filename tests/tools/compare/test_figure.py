@@ -53,7 +53,7 @@ def test_the_command_takes_a_baseline_and_says_what_it_leaves_out(
     folders = [str(tmp_path / name) for name in ("grpo", "rloo", "gigpo", "dapo", "hgpo")]
     assert main([*folders, f"--out={tmp_path / 'out'}", "--baseline=rloo"]) == 0
     output = capsys.readouterr().out
-    assert "final, less rloo" in output
+    assert "final, minus rloo" in output
     assert output.index("| rloo |") < output.index("| grpo |")
     assert "not in the figure: grpo; choose with --lines" in output
     assert main([*folders, f"--out={tmp_path / 'no'}", "--baseline=rlo"]) == 2
