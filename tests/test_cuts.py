@@ -27,7 +27,9 @@ def top_level_imports(path: pathlib.Path, modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "needed"), [("credit", {"jax", "numpy"}), ("worlds", {"numpy"})], ids=str
+    ("name", "needed"),
+    [("credit", {"jax", "numpy"}), ("worlds", {"numpy"})],
+    ids=["credit", "worlds"],  # the text of a set is another one in each process
 )
 def test_a_cut_imports_what_it_has(name: str, needed: set[str], tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
