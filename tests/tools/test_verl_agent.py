@@ -59,7 +59,7 @@ def test_a_script_becomes_a_command(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert resolve(load_config("alfworld:7b", words)).train.group_size == 8
     assert rest.splitlines() == [
         "  env.seed=$SEED: a variable without a value",
-        "  actor_rollout_ref.rollout.name=vllm: see engine.name=vllm (servers), or none",
+        "  actor_rollout_ref.rollout.name=vllm: see engine.name=vllm (servers), or leave it out",
         "  data.truncation=error: no counterpart",
     ]
 

@@ -145,7 +145,7 @@ ROWS = (
     ),
     _row("actor_rollout_ref.model.path", "model.path"),
     _row(f"{_ACTOR}optim.lr", "optim.lr"),
-    _row(f"{_ACTOR}ppo_mini_batch_size", "train.minibatch", more=", in steps"),
+    _row(f"{_ACTOR}ppo_mini_batch_size", "train.minibatch", more=", in steps as there"),
     _note(
         f"{_ACTOR}ppo_micro_batch_size_per_gpu",
         "`batch.rows` and `batch.row_length`: [rows](glossary.md) hold packed steps",
@@ -164,7 +164,10 @@ ROWS = (
         f"{_ACTOR}invalid_action_penalty_coef",
         "env.invalid_penalty",
     ),
-    _note(f"{_ROLLOUT}name", "`engine.name=vllm` ([servers](scaling.md#vllm-servers)), or none"),
+    _note(
+        f"{_ROLLOUT}name",
+        "`engine.name=vllm` ([servers](scaling.md#vllm-servers)), or leave it out",
+    ),
     _row(
         f"{_ROLLOUT}tensor_model_parallel_size",
         "engine.tensor",
@@ -180,7 +183,7 @@ ROWS = (
     _row("trainer.test_freq trainer.save_freq", "eval.every", "checkpoint.every"),
     Counterpart(
         ("trainer.n_gpus_per_node", "trainer.nnodes"),
-        "`mesh.fsdp`, `mesh.tensor`, `distributed=True`",
+        "`mesh.fsdp`: all GPUs; on several nodes also `distributed=True`",
         _devices,
     ),
     Counterpart(("trainer.logger",), "`log.to`", _loggers),
