@@ -55,7 +55,7 @@ def test_logits_and_gradients_equal_those_of_transformers(
     their_loss = torch.nn.functional.cross_entropy(flat, torch.tensor(tokens[:, 1:]).reshape(-1))
     their_loss.backward()
     assert float(value) == pytest.approx(their_loss.item(), rel=1e-5)
-    assert check_gradient(gradient, theirs, tmp_path / "gradient", limit=1e-5) == config
+    assert check_gradient(gradient, theirs, tmp_path / "gradient", limit=2e-5) == config
 
 
 # The layers are the layers of the logits above.
