@@ -17,7 +17,12 @@ def equal(pytestconfig, devices: int, *programs: tuple[str, ...]) -> list[bool]:
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.engines.jax.sharded_engine", *arguments],
-            env=os.environ | {"JAX_NUM_CPU_DEVICES": str(devices), "JAX_PLATFORMS": "cpu"},
+            env=os.environ
+            | {
+                "JAX_NUM_CPU_DEVICES": str(devices),
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": "",  # the flags of tests round bfloat16 differently for each sharding
+            },
             cwd=pytestconfig.rootpath,
             stdout=subprocess.PIPE,
             text=True,
