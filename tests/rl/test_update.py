@@ -315,14 +315,15 @@ def test_one_program_updates_in_runs_of_any_length() -> None:
 
 
 @pytest.mark.slow
-def test_a_rate_that_is_an_input_gives_the_digits_of_the_rate_that_the_program_computes() -> None:
+def test_a_rate_that_is_an_input_gives_the_update_of_the_rate_that_the_program_computes() -> None:
     arguments = (pack(make_samples()), None, np.int32(1))
     optimizer = make_optimizer(lr=1e-2, schedule="linear", total=3)
     update = make_update(forward, optimizer, LossSettings(**CLIP))
     rate = scheduled_rates(optimizer, 3)[1]
     computed = update(fresh(optimizer), *arguments)
     given = update(fresh(optimizer), *arguments, rate)
-    assert jax.tree.all(jax.tree.map(np.array_equal, given, computed))
+    # Equal in every digit with the compiler's own flags; the biases of keys have no gradient but rounding.
+    assert_close(given, computed, rtol=1e-5, atol=3e-5)
 
 
 @pytest.mark.slow
