@@ -14,7 +14,8 @@ from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer, read_stop_strings
+from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
+from gigpo_jax.models.text.tokenizer_files import read_stop_strings
 
 
 class TextModel:

@@ -1,7 +1,7 @@
 """Prompts of conversations, which go on from the exchanges of an episode."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,18 +38,11 @@ def build_conversation_prompt(
         observation, history, show_admissible=show_admissible, template_images=template_images
     )
     inputs = replace(inputs, first="", history=())
-    system, system_images = collect_images(template.system(inputs), reader.images)
+    beginning = _Beginning(
+        *collect_images(template.system(inputs), reader.images), reader.images, encode
+    )
     text, images = collect_images(template.user(inputs), reader.images)
     has_images = reader.has_images or any(pair.images for pair in history.exchanges)
-
-    def start(exchange: Exchange) -> Exchange:
-        """The exchange as the first of a conversation."""
-        tokens = encode(exchange.text, (*system_images, *exchange.images), system=system)
-        return replace(exchange, system=system, system_images=system_images, tokens=tuple(tokens))
-
-    def encode_start(user_text: str) -> Sequence[int]:
-        user_text, user_images = collect_images(user_text, reader.images)
-        return start(Exchange(user_text, user_images)).tokens
 
     step_limit = limit
     request = ""
@@ -61,36 +54,68 @@ def build_conversation_prompt(
         step_limit -= summaries.response + request_tokens
         if not history.steps:
             start_inputs = inputs if has_images else bare_inputs
-            start_tokens = len(encode_start(template.user(start_inputs)))
+            start_tokens = len(beginning.encode_text(template.user(start_inputs)))
             _check_summary_room(start_tokens + summaries.summary, step_limit, limit)
 
     # A text of a megabyte is not encoded.
     if history.exchanges and len(text) <= limit * LONGEST_TOKEN:
-        response = history.exchanges[-1].response
-        tokens = tuple(encode(text, images, response=response))
-        exchanges = (*history.exchanges, Exchange(text, images, tokens=tokens))
+        exchanges = _append_message(history.exchanges, text, images, encode)
         if _count_tokens(exchanges) > step_limit:
-            dropped_limit = limit // _FREED_SHARE
-            exchanges = () if summaries else _drop_oldest(exchanges, start, dropped_limit)
+            exchanges = () if summaries else _drop_oldest(exchanges, beginning, limit)
         if exchanges:
             # Fewer exchanges than actions: the oldest ones are not shown any more.
             is_cut = summaries is None and len(exchanges) <= history.steps
             return _join_exchanges(exchanges, text, "history" if is_cut else "")
     if history.exchanges and summaries is not None:
-        response = history.exchanges[-1].response
-        tokens = tuple(encode(request, (), response=response))
-        exchanges = (*history.exchanges, Exchange(request, tokens=tokens))
+        exchanges = _append_message(history.exchanges, request, (), encode)
         return replace(_join_exchanges(exchanges, request, ""), asks_summary=True)
 
     fitted = fit_prompt(
-        template.start, inputs, encode=encode_start, limit=step_limit, keep_observation=has_images
+        template.start,
+        inputs,
+        encode=beginning.encode_text,
+        limit=step_limit,
+        keep_observation=has_images,
     )
-    text, images = collect_images(fitted.text, reader.images)
-    first = Exchange(text, images, system, system_images, tuple(fitted.tokens))
+    first = replace(beginning.read_exchange(fitted.text), tokens=tuple(fitted.tokens))
     cut = fitted.cut
     if history.steps and summaries is None:
         cut = cut or "history"
-    return _join_exchanges((first,), "\n".join(filter(None, (system, text))), cut)
+    return _join_exchanges((first,), "\n".join(filter(None, (first.system, first.text))), cut)
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """The beginning of a conversation: a system message, and the first user message behind it.
+
+    Attributes:
+      system: Text of the system message.
+      system_images: Images of the system message.
+      images: Images of all texts, by the numbers after their marks.
+      encode: See `step_prompts.build_step_prompt`.
+    """
+
+    system: str
+    system_images: tuple[np.ndarray, ...]
+    images: Sequence[np.ndarray]
+    encode: Callable[..., Sequence[int]]
+
+    def read_exchange(self, user_text: str) -> Exchange:
+        """Makes the first exchange of a user message with numbered marks; it has no tokens yet."""
+        text, images = collect_images(user_text, self.images)
+        return Exchange(text, images, self.system, self.system_images)
+
+    def encode_text(self, user_text: str) -> Sequence[int]:
+        """Returns the ids of a conversation's start, given a user message with numbered marks."""
+        return self.begin_with(self.read_exchange(user_text)).tokens
+
+    def begin_with(self, exchange: Exchange) -> Exchange:
+        """Makes an exchange the first one of a conversation."""
+        images = (*self.system_images, *exchange.images)
+        tokens = self.encode(exchange.text, images, system=self.system)
+        return replace(
+            exchange, system=self.system, system_images=self.system_images, tokens=tuple(tokens)
+        )
 
 
 def _check_summary_room(start_tokens: int, step_limit: int, limit: int) -> None:
@@ -119,22 +144,34 @@ def _count_tokens(exchanges: Sequence[Exchange]) -> int:
     return sum(len(pair.tokens) + len(pair.response) for pair in exchanges)
 
 
-def _drop_oldest(
-    exchanges: tuple[Exchange, ...], start: Callable[[Exchange], Exchange], limit: int
+def _append_message(
+    exchanges: tuple[Exchange, ...],
+    text: str,
+    images: tuple[np.ndarray, ...],
+    encode: Callable[..., Sequence[int]],
 ) -> tuple[Exchange, ...]:
-    """Returns the newest exchanges that fit, or none.
+    """Returns a conversation with a user message behind its last response."""
+    tokens = encode(text, images, response=exchanges[-1].response)
+    return (*exchanges, Exchange(text, images, tokens=tuple(tokens)))
+
+
+def _drop_oldest(
+    exchanges: tuple[Exchange, ...], beginning: _Beginning, limit: int
+) -> tuple[Exchange, ...]:
+    """Returns the newest exchanges that take at most `limit` / `_FREED_SHARE` tokens, or none.
 
     Args:
       exchanges: Conversation that is too long; its last exchange has no response yet.
-      start: Function that makes an exchange the first one of a conversation.
-      limit: Largest number of tokens.
+      beginning: Beginning of the conversation.
+      limit: Largest number of tokens of a prompt.
     """
+    limit //= _FREED_SHARE
     for first in range(1, len(exchanges) - 1):
         newest = exchanges[first:]
         # Nothing is encoded for what is too long in any case.
         if _count_tokens(newest) > limit:
             continue
-        newest = (start(newest[0]), *newest[1:])
+        newest = (beginning.begin_with(newest[0]), *newest[1:])
         if _count_tokens(newest) <= limit:
             return newest
     return ()

@@ -4,8 +4,6 @@ Every step has its own prompt. Texts of an environment are data: they are concat
 as a format. The tokenizer breaks up special tokens in them.
 """
 
-import itertools
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.types import IMAGE, Observation
+from gigpo_jax.env_bridge.image_marks import InputReader, collect_images
+from gigpo_jax.env_bridge.types import Observation
 
 _CUT_MARKER = " ... "
-# A mark without an image is shown as plain text.
-_PLAIN_MARK = IMAGE[0] + " " + IMAGE[1:]
-# While a prompt is rendered, the number of its image follows each mark, so that an image stays
-# with its mark when the template reorders texts or leaves some out. U+E000 is a private character.
-_NUMBERED_MARK = re.compile(IMAGE + "\ue000(\\d+)\ue000")
 # Characters a token; a text longer than limit x this cannot fit and is not tokenised at all.
 LONGEST_TOKEN = 32
 
@@ -330,79 +323,6 @@ def shows_advice(template: PromptTemplate) -> bool:
     return isinstance(template, (Compact, Instruct))
 
 
-def number_images(
-    text: str, images: Sequence[np.ndarray], earlier_images: Sequence[np.ndarray]
-) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Writes the number of its image after each mark; a text without images is unchanged.
-
-    Args:
-      text: Text of an observation.
-      images: Images of its marks, in order.
-      earlier_images: Images of texts that were numbered before; numbers continue after them.
-
-    Returns:
-      The text, and `earlier_images` with `images` after them.
-
-    Raises:
-      InputError: The text of an observation with images has more or fewer marks than images.
-    """
-    marks = text.count(IMAGE)
-    if images and marks != len(images):
-        raise InputError(
-            (f"an observation has {len(images)} image(s) and {marks} {IMAGE} in its text"),
-            key="config.env.name",
-            fix=f"the environment must write one {IMAGE} for each image",
-        )
-    if images:
-        numbers = itertools.count(len(earlier_images))
-        text = re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
-    return text, (*earlier_images, *images)
-
-
-def collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Removes the numbers after the marks, and returns the text and the images of its marks."""
-    numbers = _NUMBERED_MARK.findall(text)
-    return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
-
-
-class InputReader:
-    """Reader of an environment's texts for a template; every tokenizer accepts the result.
-
-    Attributes:
-      images: Images of all texts so far; the marks in the texts have their numbers.
-      has_images: Whether the prompt has any image.
-    """
-
-    def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
-        """Starts with images of the template; `has_images` is whether the whole prompt has any."""
-        self.images = tuple(images)
-        self.has_images = has_images
-
-    def read_text(self, text: str, images: Sequence[np.ndarray] = ()) -> str:
-        """Prepares a text for the template.
-
-        It replaces lone surrogates, numbers the marks of `images`, and disarms other marks.
-        """
-        if not text.isascii():
-            # Tokenizers refuse lone surrogates, which an environment may emit. They become question
-            # marks.
-            text = text.encode("utf-8", "replace").decode("utf-8")
-            # Marks stay plain text in a prompt without images; a number would name an image.
-            if not self.has_images:
-                text = _NUMBERED_MARK.sub(IMAGE, text)
-        if images:
-            text, self.images = number_images(text, images, self.images)
-        elif self.has_images:
-            # A mark in text that has no image would take the image of a later mark.
-            text = text.replace(IMAGE, _PLAIN_MARK)
-        return text
-
-    def read_event(self, event: Event) -> Event:
-        """Prepares the texts of an event."""
-        observation = self.read_text(event.observation, event.images)
-        return Event(observation, self.read_text(event.action), self.read_text(event.thought))
-
-
 def build_prompt(
     template: PromptTemplate,
     observation: Observation,
@@ -425,10 +345,11 @@ def build_prompt(
         message.
       limit: Largest number of tokens.
       show_admissible: Whether the admissible actions are listed.
-      template_images: Images that texts of the template refer to, as from `number_images`.
+      template_images: Images that texts of the template refer to, as from
+        `image_marks.number_images`.
 
     Raises:
-      InputError: As in `number_images`.
+      InputError: As in `image_marks.number_images`.
     """
     inputs, reader = read_inputs(
         observation, history, show_admissible=show_admissible, template_images=template_images
@@ -470,7 +391,7 @@ def read_inputs(
     inputs = PromptInput(
         task=reader.read_text(observation.task),
         first=reader.read_text(history.first, history.first_images),
-        history=tuple(map(reader.read_event, events)),
+        history=tuple(_read_event(reader, event) for event in events),
         steps=history.steps,
         observation=reader.read_text(observation.text, observation.images),
         admissible=admissible,
@@ -481,6 +402,11 @@ def read_inputs(
         advice=tuple(a._replace(text=reader.read_text(a.text)) for a in history.advice),
     )
     return inputs, reader
+
+
+def _read_event(reader: InputReader, event: Event) -> Event:
+    observation = reader.read_text(event.observation, event.images)
+    return Event(observation, reader.read_text(event.action), reader.read_text(event.thought))
 
 
 def fit_prompt(

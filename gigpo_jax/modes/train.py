@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,12 +13,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import member_shares
 from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
-from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
@@ -34,14 +32,13 @@ from gigpo_jax.rollout.results import panel_metrics, panel_record
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
 from gigpo_jax.rollout.statistics import metrics_by_environment
-from gigpo_jax.rollout.task_sources import make_sources
-from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.task_sources import choose_tasks, make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.cpu_plan import describe_cpu_plan, measure_flops
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
-from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
+from gigpo_jax.run.interrupts import Interrupts, UpdateStopped, wait_uninterrupted
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.open_policy import open_policy
@@ -318,7 +315,7 @@ class Trainer:
             finally:
                 # The learner's state is donated to the update: until the thread returns, there is
                 # none to save.
-                self.pending = await _wait_uninterrupted(learning)
+                self.pending = await wait_uninterrupted(learning)
                 self.done += 1
             # It raises what the rollout failed with. In flight the weights wait for no rollout, but
             # all hosts push together, or none does: they gather arrays from each other.
@@ -344,33 +341,15 @@ class Trainer:
     async def roll_out(self, iteration: int, worker: RolloutWorker) -> list[Trajectory]:
         """Plays `train.group_size` episodes of each drawn task, and of replacements."""
         train = self.config.train
-        seed = self.config.seed
-        weights = None
-        for source in self.sources.values():
-            weights = source.weights() if weights is None else weights
-        shares = member_shares(self.config)
-        tasks: Sequence[Task] = draw_tasks(
-            self.tasks, iteration, train.groups, seed, weights, shares
-        )
-        spares = spare_groups(
-            self.tasks, iteration, train.groups, train.refill_groups, seed, weights, shares
-        )
-        pasts = None
-        for source in self.sources.values():
-            tasks, all_pasts = source.choose(tasks, iteration)
-            if all_pasts is not None:
-                _, pasts = host_share(all_pasts)
-        # Every host draws all tasks, from the same seed, and takes its share.
-        first_group, local_tasks = host_share(tasks)
-        _, local_spares = host_share(spares)
+        choice = choose_tasks(self.config, self.tasks, self.sources, iteration)
         async with self.reserve_engine("rollout"):
             return await worker.play(
-                local_tasks,
+                choice.tasks,
                 group_size=train.group_size,
                 iteration=iteration,
-                first_group=first_group,
-                pasts=pasts,
-                ends=GroupEnd(train.finish_fraction, local_spares),
+                first_group=choice.first_group,
+                pasts=choice.pasts,
+                ends=GroupEnd(train.finish_fraction, choice.spares),
                 forking=make_forking(self.config),
                 shares_texts=True,
                 temperature=self.config.sampling.temperature,
@@ -510,11 +489,3 @@ def staleness(trajectories: list[Trajectory], iteration: int) -> float:
     """Age of the oldest token, in updates; 0 is on-policy."""
     versions = [turn.version for trajectory in trajectories for turn in trajectory.turns]
     return float(iteration - min(versions, default=iteration))
-
-
-async def _wait_uninterrupted(work: "asyncio.Future[dict[str, float]]") -> dict[str, float]:
-    """Waits for work that cannot be stopped, despite cancellations of this coroutine."""
-    while not work.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({work})
-    return work.result()

@@ -14,10 +14,11 @@ from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
+from gigpo_jax.env_bridge.image_marks import number_images
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import PromptInput, number_images
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings

@@ -37,7 +37,7 @@ class EpisodeSettings:
       seed: Seed of the run; part of every request's key.
       max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
       trials: Largest number of trials of an episode; one that wins or is aborted is the last.
-      template_images: Images that texts of the template refer to (`prompts.number_images`).
+      template_images: Images that texts of the template refer to (`image_marks.number_images`).
       summary_tokens: Largest number of tokens of a summary, which the policy writes when a
         conversation is full; 0: the oldest steps of the conversation are dropped instead.
       plan: Kind of the policy's plans, one of `plans.PLANS`.

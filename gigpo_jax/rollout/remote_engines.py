@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -25,6 +25,10 @@ from gigpo_jax.rollout.engines import max_length
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import show_stage
 
+if TYPE_CHECKING:  # they need aiohttp, an optional dependency
+    from gigpo_jax.engines.remote.engine import RemoteSettings
+    from gigpo_jax.engines.remote.server import Server
+
 # Its log-probabilities at the server show whether a weight update has arrived whole.
 PROBE_TEXT = (
     "you are in the middle of a room. looking quickly around you, you see a desk 1, a drawer 1 "
@@ -36,53 +40,19 @@ def make_remote_engine(
     config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path
 ) -> Any:
     """Connects to servers, or starts them; arguments as for `engines.make_engine`."""
-    is_vllm = config.engine.name == "vllm"
     try:
-        from gigpo_jax.engines.jax_server.client import KEY, JaxServer, jax_request
-        from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
-        from gigpo_jax.engines.remote.server import Server
-        from gigpo_jax.engines.vllm.server import VllmServer
-    except ModuleNotFoundError as err:  # aiohttp is an optional dependency
+        from gigpo_jax.engines.remote.engine import RemoteEngine
+    except ModuleNotFoundError as err:
         raise InputError(
             f"needs the package {err.name}",
             key="config.engine.name",
             value=repr(config.engine.name),
             fix=install_command("vllm"),
         ) from err
-    servers = config.engine
-    urls = urls_of_host(servers.urls, jax.process_index(), jax.process_count())
-    key = os.environ.get(VllmServer.key_name if is_vllm else KEY, "")
-    if not key and not urls:
-        key = secrets.token_urlsafe(24)  # servers that this process starts are closed to others
-    store = WeightStore(servers.weights_dir)
-    pieces = None if servers.weights_dir else store.folder
-    device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
-    server: Callable[..., Server] = functools.partial(
-        VllmServer, inflight=config.train.inflight, num_tokens=policy.config.num_tokens
-    )
-    if not is_vllm:
-        server = functools.partial(JaxServer, folder=pieces, device=device)
+    urls = urls_of_host(config.engine.urls, jax.process_index(), jax.process_count())
+    store = WeightStore(config.engine.weights_dir)
     try:
-        settings = RemoteSettings(
-            server=functools.partial(server, keeps_entropies=servers.entropies),
-            make_request=generate_request if is_vllm else jax_request,
-            urls=urls,
-            processes=() if urls else _plan_processes(config, store.folder, folder, key),
-            key=key,
-            dtype=servers.dtype,
-            max_length=max_length(config),
-            tokenizer=model_fingerprint(config),
-            probe=probe_tokens(policy.tokenizer, max_length(config)),
-            base=policy.base,
-            inflight=config.train.inflight,
-            limits=Limits(
-                start_s=launch.START_S,
-                connect_s=servers.connect_timeout_s,
-                request_s=servers.request_timeout_s,
-                push_s=servers.request_timeout_s,
-                restarts=launch.RESTARTS,
-            ),
-        )
+        settings = _describe_servers(config, policy, urls, store.folder, folder)
         with show_stage("connecting to the servers"):
             return RemoteEngine(
                 policy.config,
@@ -97,6 +67,48 @@ def make_remote_engine(
     except BaseException:
         store.close()
         raise
+
+
+def _describe_servers(
+    config: ConfigDict, policy: Policy, urls: tuple[str, ...], weights_dir: Path, folder: Path
+) -> "RemoteSettings":
+    """Returns what the engine has to know of the servers; without `urls` it starts them."""
+    from gigpo_jax.engines.jax_server.client import KEY, JaxServer, jax_request
+    from gigpo_jax.engines.remote.engine import RemoteSettings
+    from gigpo_jax.engines.vllm.server import VllmServer
+
+    servers = config.engine
+    is_vllm = servers.name == "vllm"
+    key = os.environ.get(VllmServer.key_name if is_vllm else KEY, "")
+    if not key and not urls:
+        key = secrets.token_urlsafe(24)  # servers that this process starts are closed to others
+    server: Callable[..., Server] = functools.partial(
+        VllmServer, inflight=config.train.inflight, num_tokens=policy.config.num_tokens
+    )
+    if not is_vllm:
+        pieces = None if servers.weights_dir else weights_dir
+        device = jax.devices()[0].device_kind if config.rl.old_logprobs == "engine" else ""
+        server = functools.partial(JaxServer, folder=pieces, device=device)
+    return RemoteSettings(
+        server=functools.partial(server, keeps_entropies=servers.entropies),
+        make_request=generate_request if is_vllm else jax_request,
+        urls=urls,
+        processes=() if urls else _plan_processes(config, weights_dir, folder, key),
+        key=key,
+        dtype=servers.dtype,
+        max_length=max_length(config),
+        tokenizer=model_fingerprint(config),
+        probe=probe_tokens(policy.tokenizer, max_length(config)),
+        base=policy.base,
+        inflight=config.train.inflight,
+        limits=Limits(
+            start_s=launch.START_S,
+            connect_s=servers.connect_timeout_s,
+            request_s=servers.request_timeout_s,
+            push_s=servers.request_timeout_s,
+            restarts=launch.RESTARTS,
+        ),
+    )
 
 
 def model_fingerprint(config: ConfigDict) -> str:

@@ -6,9 +6,9 @@ random key, so the trajectories depend neither on the number of workers nor on t
 
 import asyncio
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
@@ -60,25 +60,64 @@ async def rollout(
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    groups_by_task: list[list[Group]] = [[] for _ in tasks]
-    abort_reasons: Counter[str] = Counter()
-    first_episodes = group_size - forking.number
+    state = _RolloutState(players, group_size, iteration, pasts, ends, forking, shares_texts)
+    try:
+        async with asyncio.TaskGroup() as coroutines:
+            state.coroutines = coroutines
+            for place, task in enumerate(tasks):
+                state.start_group(place, first_group + place, task)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the first failure cancelled the others
 
-    def start_group(place: int, number: int, task: Task) -> None:
+    trajectories: list[Trajectory] = []
+    for place in range(len(tasks)):
+        for group in state.groups_by_place[place]:
+            for trials in group.episodes:
+                trajectories.extend(trials)
+    return trajectories
+
+
+@dataclass(eq=False)
+class _RolloutState:
+    """The groups of a rollout while their episodes are played.
+
+    A place is a position in the rollout's tasks: the first group there, of this task, may be
+    replaced by others. Other fields are the arguments of `rollout`.
+
+    Attributes:
+      coroutines: Coroutines of all members.
+      groups_by_place: Groups of each place, in order.
+      abort_reasons: Number of aborted episodes by reason.
+    """
+
+    players: Mapping[str, tuple[Runner, EnvPool]]
+    group_size: int
+    iteration: int
+    pasts: Sequence[Past] | None
+    ends: GroupEnd
+    forking: Forking
+    shares_texts: bool
+    coroutines: asyncio.TaskGroup = field(init=False)
+    groups_by_place: dict[int, list[Group]] = field(default_factory=lambda: defaultdict(list))
+    abort_reasons: Counter[str] = field(default_factory=Counter)
+
+    def start_group(self, place: int, number: int, task: Task) -> None:
+        """Starts the episodes of a group that begin with the task, or with its past."""
         # The coroutines start at the next await: all members of the group are in the list
         # before one ends.
-        group = Group(number, task, episodes=[()] * group_size)
-        groups_by_task[place].append(group)
-        start_episodes(place, group, [pasts[place] if pasts else BEGINNING] * first_episodes)
+        group = Group(number, task, episodes=[()] * self.group_size)
+        self.groups_by_place[place].append(group)
+        past = self.pasts[place] if self.pasts else BEGINNING
+        self._start_episodes(place, group, [past] * (self.group_size - self.forking.number))
 
-    def start_episodes(place: int, group: Group, starts: Sequence[Past]) -> None:
+    def _start_episodes(self, place: int, group: Group, starts: Sequence[Past]) -> None:
         for past in starts:
             member = len(group.coroutines)
-            episode = play_member(place, group, member, past)
-            group.coroutines.append(coroutines.create_task(episode))
+            episode = self._play_member(place, group, member, past)
+            group.coroutines.append(self.coroutines.create_task(episode))
 
-    async def play_member(place: int, group: Group, member: int, past: Past) -> None:
-        runner, pool = players[group.task.environment]
+    async def _play_member(self, place: int, group: Group, member: int, past: Past) -> None:
+        runner, pool = self.players[group.task.environment]
         settings = runner.settings
         # Room for the trials of each episode: trial t of episode e is member e x trials + t.
         first_member = member * settings.trials
@@ -86,51 +125,44 @@ async def rollout(
             group.task,
             group.number,
             first_member,
-            key=functools.partial(request_key, settings.seed, iteration, group.number),
+            key=functools.partial(request_key, settings.seed, self.iteration, group.number),
             past=past,
-            shared=group.shared if shares_texts else None,
+            shared=group.shared if self.shares_texts else None,
         )
         trials = await _play_trials(plan, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
         # the end: one member alone sees the group complete, and replaces it.
         group.episodes[member] = tuple(trials)
         if trials[-1].aborted:
-            abort_reasons[trials[-1].reason] += 1
+            self.abort_reasons[trials[-1].reason] += 1
             # Replacements count too: the fraction is of all episodes that were started.
-            episodes = group_size * sum(len(groups) for groups in groups_by_task)
-            _check_aborted(abort_reasons, episodes, settings.max_aborted_fraction)
-        group.end_early(ends.required_episodes(group_size))
-        # The last one of the first episodes starts the forks. Their states follow from these
-        # episodes alone, whichever ended last.
-        if len(group.coroutines) < group_size and all(group.episodes[:first_episodes]):
-            newest_trials = [trials[-1] for trials in group.episodes[:first_episodes]]
-            seed = (settings.seed, iteration, group.number)
+            episodes = self.group_size * sum(map(len, self.groups_by_place.values()))
+            _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
+        group.end_early(self.ends.required_episodes(self.group_size))
+        self._start_forks(place, group, settings.seed)
+        self._replace_group(place, group)
+
+    def _start_forks(self, place: int, group: Group, seed: int) -> None:
+        """Starts the forks of a group when the last one of its first episodes has ended."""
+        # Their states follow from these episodes alone, whichever ended last.
+        first_episodes = group.episodes[: self.group_size - self.forking.number]
+        if len(group.coroutines) < self.group_size and all(first_episodes):
+            newest_trials = [trials[-1] for trials in first_episodes]
             from gigpo_jax.rollout.fork_starts import choose_pasts
 
-            start_episodes(place, group, choose_pasts(forking, newest_trials, seed))
+            seeds = (seed, self.iteration, group.number)
+            self._start_episodes(place, group, choose_pasts(self.forking, newest_trials, seeds))
 
-        replacements = len(groups_by_task[place]) - 1
+    def _replace_group(self, place: int, group: Group) -> None:
+        """Starts the next spare of a place if its group has ended without signal."""
+        replacements = len(self.groups_by_place[place]) - 1
         # The spares of a place are used in their order, so a run is repeatable whichever
         # group ends first.
-        spares = ends.spares[place] if ends.spares else ()
+        spares = self.ends.spares[place] if self.ends.spares else ()
         if replacements < len(spares) and group.needs_replacement():
             group.mark_replaced()
             number, task = spares[replacements]
-            start_group(place, number, task)
-
-    try:
-        async with asyncio.TaskGroup() as coroutines:
-            for place, task in enumerate(tasks):
-                start_group(place, first_group + place, task)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the first failure cancelled the others
-
-    trajectories: list[Trajectory] = []
-    for groups in groups_by_task:
-        for group in groups:
-            for trials in group.episodes:
-                trajectories.extend(trials)
-    return trajectories
+            self.start_group(place, number, task)
 
 
 def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:

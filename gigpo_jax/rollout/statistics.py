@@ -98,21 +98,7 @@ def rollout_metrics(
         ]
 
     discarded_tokens = sum(sum(t.discarded) for t in finished)
-    groups = defaultdict(list)
-    for trajectory in trajectories:
-        groups[trajectory.group].append(trajectory)
-    counts = {
-        # Unfinished episodes are marked as aborted too, but nothing failed in them.
-        "episode/aborted": sum(t.aborted and not t.unfinished for t in trajectories),
-        "episode/unfinished": sum(t.unfinished for t in trajectories),
-        "episode/aborted_policy_dependent": sum(t.policy_dependent for t in trajectories),
-        "episode/replayed": sum(t.replayed for t in trajectories),
-        "rollout/episodes": len(finished),
-        "rollout/forks": len(forks),
-        "rollout/earlier_starts": len(earlier),
-        "rollout/saved_tokens": sum(t.past.tokens for t in forks),
-        "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
-        "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
+    counts = _count_episodes(trajectories) | {
         "rollout/steps": len(turns),
         "rollout/summaries": len(summaries),
         "rollout/discarded_responses": sum(len(t.discarded) for t in finished),
@@ -121,6 +107,27 @@ def rollout_metrics(
         + sum(len(turn.response_tokens) for turn in responses),
     }
     return _combine_hosts(samples, counts)
+
+
+def _count_episodes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Returns the numbers of episodes and groups of each kind, aborted ones included."""
+    finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
+    groups = defaultdict(list)
+    for trajectory in trajectories:
+        groups[trajectory.group].append(trajectory)
+    return {
+        # Unfinished episodes are marked as aborted too, but nothing failed in them.
+        "episode/aborted": sum(t.aborted and not t.unfinished for t in trajectories),
+        "episode/unfinished": sum(t.unfinished for t in trajectories),
+        "episode/aborted_policy_dependent": sum(t.policy_dependent for t in trajectories),
+        "episode/replayed": sum(t.replayed for t in trajectories),
+        "rollout/episodes": len(finished),
+        "rollout/forks": sum(t.is_forked for t in finished),
+        "rollout/earlier_starts": sum(t.past.source == EARLIER for t in finished),
+        "rollout/saved_tokens": sum(t.past.tokens for t in finished if t.is_forked),
+        "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
+        "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
+    }
 
 
 def _combine_hosts(

@@ -1,6 +1,7 @@
 """What changes the tasks of a training run from one iteration to the next (docs/tasks.md)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -8,9 +9,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import meets_condition
+from gigpo_jax.config.mix import member_shares
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
+from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.trajectory import Past, Trajectory
 
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -107,3 +110,57 @@ def make_sources(
         for source in needed
         if is_training or not source.is_for_training
     }
+
+
+@dataclass(frozen=True)
+class TaskChoice:
+    """This host's share of the tasks of an iteration.
+
+    Attributes:
+      first_group: Number of the first task's group.
+      tasks: Task of each group.
+      pasts: Where the episodes of each task begin; None: all at the start of their task.
+      spares: Spare groups of each task, see `tasks.spare_groups`.
+    """
+
+    first_group: int
+    tasks: Sequence[Task]
+    pasts: Sequence[Past] | None
+    spares: Sequence[Sequence[tuple[int, Task]]]
+
+
+def choose_tasks(
+    config: ConfigDict, tasks: Sequence[Task], sources: Mapping[str, TaskSource], iteration: int
+) -> TaskChoice:
+    """Chooses the tasks of a training iteration.
+
+    Args:
+      config: Config of the run.
+      tasks: Tasks of all environments.
+      sources: Sources by name, in the order in which they learn: the first with weights has them,
+        and each may replace tasks that the ones before it chose.
+      iteration: Number of the iteration.
+
+    Raises:
+      InputError: As `tasks.host_share`.
+    """
+    train = config.train
+    weights = None
+    for source in sources.values():
+        weights = source.weights() if weights is None else weights
+    shares = member_shares(config)
+    chosen: Sequence[Task] = draw_tasks(
+        tasks, iteration, train.groups, config.seed, weights, shares
+    )
+    spares = spare_groups(
+        tasks, iteration, train.groups, train.refill_groups, config.seed, weights, shares
+    )
+    pasts = None
+    for source in sources.values():
+        chosen, all_pasts = source.choose(chosen, iteration)
+        if all_pasts is not None:
+            _, pasts = host_share(all_pasts)
+    # Every host draws all tasks, from the same seed, and takes its share.
+    first_group, local_tasks = host_share(chosen)
+    _, local_spares = host_share(spares)
+    return TaskChoice(first_group, local_tasks, pasts, local_spares)

@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C: they end set-up, and ask a run that trains to stop with a checkpoint."""
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
@@ -95,3 +96,11 @@ def run_async(work: Coroutine[Any, Any, _T]) -> _T:
             if not interrupts.status:
                 raise
     raise Interrupted(interrupts.status)
+
+
+async def wait_uninterrupted(work: asyncio.Future[_T]) -> _T:
+    """Waits for work that cannot be stopped, despite cancellations of this coroutine."""
+    while not work.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    return work.result()

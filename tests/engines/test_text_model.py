@@ -13,7 +13,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.text_model import TextModel
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import load_tokenizer, read_stop_strings
+from gigpo_jax.models.text.tokenizer import load_tokenizer
+from gigpo_jax.models.text.tokenizer_files import read_stop_strings
 
 TINY = "models/alfworld_tiny"
 PROMPTS = (

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.image_marks import number_images
 from gigpo_jax.env_bridge.prompts import (
     Compact,
     Event,
@@ -19,7 +20,6 @@ from gigpo_jax.env_bridge.prompts import (
     PromptInput,
     build_prompt,
     fit_prompt,
-    number_images,
 )
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry

@@ -7,9 +7,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.families.family import FAMILIES, Family, find_family
-from gigpo_jax.models.files.json_values import FIX, JsonValues
+from gigpo_jax.models.files.json_values import FIX, JsonValues, read_token_ids
 from gigpo_jax.models.linears import DECODERS
-from gigpo_jax.models.text.tokenizer import read_token_ids
 
 if TYPE_CHECKING:
     from gigpo_jax.models.rope_scaling import Scaling

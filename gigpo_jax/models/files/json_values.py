@@ -73,3 +73,20 @@ class JsonValues:
     def error(self, reason: str) -> InputError:
         """Makes the error of a value that cannot be right."""
         return InputError(reason, key=self.file, fix=FIX)
+
+
+def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
+    """Reads the token ids under a key of a model's file: one id, a list, null or missing.
+
+    Raises:
+      InputError: the value is something else.
+    """
+    value = content.get(key)
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if not all(type(number) is int and 0 <= number < 2**31 for number in ids):
+        raise InputError(
+            f"{key}={value!r:.80} must be a token id, a list of token ids or null", key=path
+        )
+    return tuple(ids)

@@ -22,7 +22,8 @@ from gigpo_jax.models.files.safetensors_file import (
 from gigpo_jax.models.files.safetensors_output import OnTensor, write_file
 from gigpo_jax.models.files.weights import Leaf, list_leaves
 from gigpo_jax.models.files.write_config import config_json
-from gigpo_jax.models.text.tokenizer import STOPS, Tokenizer, check_vocabulary
+from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
+from gigpo_jax.models.text.tokenizer_files import STOPS
 
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 

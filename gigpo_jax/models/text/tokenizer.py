@@ -2,15 +2,8 @@
 
 Special tokens in a user's text are broken up before encoding: no page and no model can write, for
 example, the end of a turn.
-
-A model folder's files are read by transformers' PreTrainedTokenizerFast, imported with the first
-folder. Beside the `tokenizers` library alone this takes 1.2 CPU seconds and 120 MB, once a run;
-environment workers have no tokenizer (benchmarks/tokenizer.py). AutoTokenizer would import PyTorch
-where it is installed (1.6 s and 175 MB more), and it chooses a class by the type in config.json, so
-that ids may differ from the ids of tokenizer.json.
 """
 
-import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,21 +13,10 @@ import tokenizers
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
+from gigpo_jax.models.files.json_values import read_token_ids
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
 from gigpo_jax.models.text.token_bytes import TokenBytes
 
-FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-)
-# Strings that end a response, {"stop_strings": [...]}. A file of our own: with this key in
-# generation_config.json `generate` of transformers refuses to run without a tokenizer.
-STOPS = "gigpo_jax.json"
 # Stands for a response while the text after it is rendered. A private character: no tokenizer's
 # template looks for it.
 _RESPONSE_PLACE = "\ue001"
@@ -75,7 +57,7 @@ class Tokenizer:
           backend: tokenizer of the `tokenizers` library.
           special_tokens: texts of special tokens by key, such as "eos_token".
           template: text of the chat template, if there is one.
-          files: contents by name, as in `FILES`, that `save` writes.
+          files: contents by name, as in `tokenizer_files.FILES`, that `save` writes.
           stop_token_ids: more ids that end a response, beside the eos token.
           generation: settings of generation_config.json, for files that are written beside it.
           source: name of the tokenizer in error messages.
@@ -362,6 +344,13 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
     Raises:
       InputError: the folder or a file is missing or broken, or as for `Tokenizer`.
     """
+    # Tokenizers of whole words, as in the quickstart, have no such folder.
+    from gigpo_jax.models.text.tokenizer_files import (
+        FILES,
+        read_stop_strings,
+        read_tokenizer_files,
+    )
+
     folder = pathlib.Path(path)
     if not folder.is_dir():
         raise InputError(
@@ -376,7 +365,7 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
             raise InputError(
                 f"{name} is missing", key=folder, fix="copy the model's complete folder"
             )
-    backend, special_tokens, template = _read_folder(folder)
+    backend, special_tokens, template = read_tokenizer_files(folder)
     stops: list[int] = []
     generation: dict[str, Any] = {}
     pads: tuple[int, ...] = ()
@@ -405,64 +394,6 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
         source=str(folder),
         enable_thinking=enable_thinking,
     )
-
-
-def read_stop_strings(folder: pathlib.Path) -> tuple[str, ...]:
-    """Returns the strings that end the responses of a model folder.
-
-    Raises:
-      InputError: the value is no list of texts.
-    """
-    strings: list[str] = []
-    # generation_config.json is where other programs, and version 0.1 of this one, have them.
-    for file in (folder / STOPS, folder / "generation_config.json"):
-        value = read_object(file).get("stop_strings") if file.exists() else None
-        texts = [value] if isinstance(value, str) else value or []
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            reason = f"stop_strings={value!r:.80} must be a list of texts"
-            raise InputError(reason, key=file, fix="mend it or remove the key")
-        strings += [text for text in texts if text and text not in strings]
-    return tuple(strings)
-
-
-def _read_folder(folder: pathlib.Path) -> tuple[tokenizers.Tokenizer, dict[str, str], str | None]:
-    """Reads a model folder's tokenizer, special tokens and chat template."""
-    # Without PyTorch, transformers says on import that it has no models.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import PreTrainedTokenizerFast
-
-    try:
-        loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-        if not len(loaded):
-            raise ValueError("no tokens")
-        special_tokens = dict(loaded.special_tokens_map)
-        templates = loaded.chat_template
-        # A folder may have several templates by name, such as one for tools.
-        template = templates.get("default") if isinstance(templates, dict) else templates
-        if not (template is None or isinstance(template, str)):
-            raise TypeError(f"chat_template is a {type(template).__name__}")
-    except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
-        raise InputError(
-            f"tokenizer files cannot be read ({_one_line(err)})", key=folder, fix="download again"
-        ) from err
-    return loaded.backend_tokenizer, special_tokens, template
-
-
-def read_token_ids(content: dict[str, Any], key: str, path: pathlib.Path) -> tuple[int, ...]:
-    """Reads the token ids under a key of a model's file: one id, a list, null or missing.
-
-    Raises:
-      InputError: the value is something else.
-    """
-    value = content.get(key)
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list) else [value]
-    if not all(type(number) is int and 0 <= number < 2**31 for number in ids):
-        raise InputError(
-            f"{key}={value!r:.80} must be a token id, a list of token ids or null", key=path
-        )
-    return tuple(ids)
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> int:
@@ -497,7 +428,3 @@ def _special_pattern(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:
         return None
     # The longest first: one special token may begin another.
     return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))
-
-
-def _one_line(err: Exception) -> str:
-    return " ".join(f"{type(err).__name__}: {err}".split())[:200]

@@ -1,0 +1,84 @@
+"""Marks of images in texts: a template may move or leave out a text, and its images go with it."""
+
+import itertools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.types import IMAGE
+
+# A mark without an image is shown as plain text.
+_PLAIN_MARK = IMAGE[0] + " " + IMAGE[1:]
+# While a prompt is rendered, the number of its image follows each mark, so that an image stays
+# with its mark when the template reorders texts or leaves some out. U+E000 is a private character.
+_NUMBERED_MARK = re.compile(IMAGE + "\ue000(\\d+)\ue000")
+
+
+def number_images(
+    text: str, images: Sequence[np.ndarray], earlier_images: Sequence[np.ndarray]
+) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Writes the number of its image after each mark; a text without images is unchanged.
+
+    Args:
+      text: Text of an observation.
+      images: Images of its marks, in order.
+      earlier_images: Images of texts that were numbered before; numbers continue after them.
+
+    Returns:
+      The text, and `earlier_images` with `images` after them.
+
+    Raises:
+      InputError: The text of an observation with images has more or fewer marks than images.
+    """
+    marks = text.count(IMAGE)
+    if images and marks != len(images):
+        raise InputError(
+            (f"an observation has {len(images)} image(s) and {marks} {IMAGE} in its text"),
+            key="config.env.name",
+            fix=f"the environment must write one {IMAGE} for each image",
+        )
+    if images:
+        numbers = itertools.count(len(earlier_images))
+        text = re.sub(IMAGE, lambda mark: f"{mark[0]}\ue000{next(numbers)}\ue000", text)
+    return text, (*earlier_images, *images)
+
+
+def collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
+    """Removes the numbers after the marks, and returns the text and the images of its marks."""
+    numbers = _NUMBERED_MARK.findall(text)
+    return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
+
+
+class InputReader:
+    """Reader of an environment's texts for a template; every tokenizer accepts the result.
+
+    Attributes:
+      images: Images of all texts so far; the marks in the texts have their numbers.
+      has_images: Whether the prompt has any image.
+    """
+
+    def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
+        """Starts with images of the template; `has_images` is whether the whole prompt has any."""
+        self.images = tuple(images)
+        self.has_images = has_images
+
+    def read_text(self, text: str, images: Sequence[np.ndarray] = ()) -> str:
+        """Prepares a text for the template.
+
+        It replaces lone surrogates, numbers the marks of `images`, and disarms other marks.
+        """
+        if not text.isascii():
+            # Tokenizers refuse lone surrogates, which an environment may emit. They become question
+            # marks.
+            text = text.encode("utf-8", "replace").decode("utf-8")
+            # Marks stay plain text in a prompt without images; a number would name an image.
+            if not self.has_images:
+                text = _NUMBERED_MARK.sub(IMAGE, text)
+        if images:
+            text, self.images = number_images(text, images, self.images)
+        elif self.has_images:
+            # A mark in text that has no image would take the image of a later mark.
+            text = text.replace(IMAGE, _PLAIN_MARK)
+        return text
