@@ -47,7 +47,7 @@ test: $(VENV)/.installed-dev
 	$(TESTS) $(if $(PART),--part=$(PART) -m "$(HERE)")
 
 # The slow ones: whole runs, kills, two hosts, notebooks, the wheel, the site, faults.
-test-rest: $(VENV)/.installed-dev $(VENV)/.installed-real
+test-rest: $(VENV)/.installed-dev $(VENV)/.installed-real $(TOOLS)/.installed
 	$(TESTS) -m "slow and $(HERE)"
 
 test-all: test test-rest
