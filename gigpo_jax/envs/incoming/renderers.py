@@ -259,7 +259,9 @@ def _list_progress(instruction: Any) -> list[Any]:
     for name in ("desc", "desc_move", "desc_fixed"):
         description = getattr(instruction, name, None)
         for thing in description.obj_set if description is not None else ():
-            progress.append(tuple(int(number) for number in thing.cur_pos))
+            # "A grey object" means the walls too, which have no place of their own.
+            if thing.cur_pos is not None:
+                progress.append(tuple(int(number) for number in thing.cur_pos))
     return progress
 
 

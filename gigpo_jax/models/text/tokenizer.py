@@ -16,6 +16,7 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.models.files.json_values import read_token_ids
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
 from gigpo_jax.models.text.token_bytes import TokenBytes
+from gigpo_jax.models.text.tokenizer_files import FILES, read_stop_strings, read_tokenizer_files
 
 # Stands for a response while the text after it is rendered. A private character: no tokenizer's
 # template looks for it.
@@ -344,13 +345,6 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
     Raises:
       InputError: the folder or a file is missing or broken, or as for `Tokenizer`.
     """
-    # Tokenizers of whole words, as in the quickstart, have no such folder.
-    from gigpo_jax.models.text.tokenizer_files import (
-        FILES,
-        read_stop_strings,
-        read_tokenizer_files,
-    )
-
     folder = pathlib.Path(path)
     if not folder.is_dir():
         raise InputError(

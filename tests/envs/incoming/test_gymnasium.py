@@ -101,6 +101,15 @@ def test_a_state_of_babyai_has_the_progress_of_the_mission() -> None:
     assert reached >= 2
 
 
+def test_a_mission_may_mean_walls() -> None:
+    """ "A grey object" matches the walls, which BabyAI gives no place."""
+    pytest.importorskip("minigrid")
+    env = make("minigrid:BabyAI-PickupDist-v0", anchor="state")
+    task = next(t for t in env.tasks("train") if "grey object" in env.reset(t).task)
+    assert env.reset(task).anchor == env.reset(task).anchor
+    env.close()
+
+
 def read_success(result: StepResult) -> tuple[bool, bool, bool]:
     """Whether a step is rewarded, the last one, and won."""
     return result.reward > 0.0, result.done, result.info["won"]
