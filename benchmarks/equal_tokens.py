@@ -1,4 +1,4 @@
-"""The table of docs/protocols/equal_tokens.md, from benchmarks/results.
+"""The table of benchmarks/protocols/equal_tokens.md, from benchmarks/results.
 
     python -m benchmarks.equal_tokens
 

@@ -65,7 +65,7 @@ def main(folders: Sequence[str]) -> None:
     panel = find_panel("test", "frozenlake", registry.panel_folder("frozenlake"))
     tasks = {task.id: task for task in env.tasks("test")}
     lakes = [read_lake(env.reset(tasks[task_id]).anchor) for task_id in panel.ids]
-    # The numbers of moves of docs/protocols/frozenlake_pooled.md.
+    # The numbers of moves of benchmarks/protocols/frozenlake_pooled.md.
     for is_slippery, steps in ((False, 15), (True, 30)):
         best = [find_best_success(lake, is_slippery=is_slippery, steps=steps) for lake in lakes]
         print(f"slippery={is_slippery}, {steps} moves: {100 * np.mean(best):.1f}%")

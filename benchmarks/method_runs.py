@@ -1,4 +1,4 @@
-"""The table of docs/protocols/methods.md, from benchmarks/results/methods.
+"""The table of benchmarks/protocols/methods.md, from benchmarks/results/methods.
 
     python -m benchmarks.method_runs
 

@@ -7,7 +7,7 @@ The file may be given in parts (`--gguf first second`), for machines that take n
 at a time; `PYTHONPATH=gguf-VERSION.whl` serves where the package `gguf` cannot be installed.
 
 * alfworld: generated games, 128 episodes an iteration (configs/smollm_alfworld.py).
-* drawers: the protocol docs/protocols/smollm_drawers.md, arm after arm.
+* drawers: the protocol benchmarks/protocols/smollm_drawers.md, arm after arm.
 
 Each stage is a process of its own, which writes metrics, samples and evaluations below --out as it
 goes: a cut run still counts. The stage that runs when the time is up gets a SIGTERM, writes a

@@ -39,7 +39,7 @@ class Campaign(NamedTuple):
 
     Attributes:
       title: What was run.
-      page: Page below docs/: its protocol, or where its results are.
+      page: Page, seen from the index: its protocol, or where its results are.
     """
 
     title: str
@@ -48,44 +48,48 @@ class Campaign(NamedTuple):
 
 CAMPAIGNS = {
     "alfworld_long": Campaign(
-        "ALFWorld, 20 iterations: eleven arms", "protocols/repeat_discount.md"
+        "ALFWorld, 20 iterations: eleven arms", "../protocols/repeat_discount.md"
     ),
     "alfworld_pooled": Campaign(
         "ALFWorld, 100 iterations: four arms, and the choice of rates",
-        "protocols/alfworld_pooled.md",
+        "../protocols/alfworld_pooled.md",
     ),
-    "babyai_rates": Campaign("BabyAI at equal rates: the panels", "protocols/babyai_rates.md"),
-    "babyai_tiny": Campaign("BabyAI, 6 iterations: four arms", "protocols/babyai.md"),
-    "corridor_plans": Campaign("Corridor: subgoals and strategies", "protocols/plans.md"),
-    "corridor_tiny": Campaign("Corridor: summaries of the history", "protocols/summaries.md"),
-    "credit": Campaign("Grades of estimators by executed continuations", "credit.md"),
-    "equal_tokens": Campaign("Methods again, at equal tokens", "protocols/equal_tokens.md"),
+    "babyai_rates": Campaign("BabyAI at equal rates: the panels", "../protocols/babyai_rates.md"),
+    "babyai_tiny": Campaign("BabyAI, 6 iterations: four arms", "../protocols/babyai.md"),
+    "corridor_plans": Campaign("Corridor: subgoals and strategies", "../protocols/plans.md"),
+    "corridor_tiny": Campaign("Corridor: summaries of the history", "../protocols/summaries.md"),
+    "credit": Campaign("Grades of estimators by executed continuations", "../../docs/credit.md"),
+    "equal_tokens": Campaign("Methods again, at equal tokens", "../protocols/equal_tokens.md"),
     "frozenlake_pooled": Campaign(
         "FrozenLake with and without slips: three arms, and the choice of rates",
-        "protocols/frozenlake_pooled.md",
+        "../protocols/frozenlake_pooled.md",
     ),
-    "lake_forks": Campaign("FrozenLake with forks", "protocols/lake_forks.md"),
+    "lake_forks": Campaign("FrozenLake with forks", "../protocols/lake_forks.md"),
     "learned_rewards": Campaign(
-        "FrozenLake: learned step rewards, starts of an expert", "protocols/learned_rewards.md"
+        "FrozenLake: learned step rewards, starts of an expert", "../protocols/learned_rewards.md"
     ),
-    "mcp_tiny": Campaign("Tools of an MCP server", "protocols/mcp_tiny.md"),
-    "methods": Campaign("Ten methods of others, once each", "protocols/methods.md"),
-    "muon": Campaign("Muon and AdamW on FrozenLake and BabyAI", "protocols/muon.md"),
+    "mcp_tiny": Campaign("Tools of an MCP server", "../protocols/mcp_tiny.md"),
+    "methods": Campaign("Ten methods of others, once each", "../protocols/methods.md"),
+    "muon": Campaign("Muon and AdamW on FrozenLake and BabyAI", "../protocols/muon.md"),
     "pooled_combined": Campaign(
-        "The combination on WebShop and Sokoban", "protocols/pooled_combined.md"
+        "The combination on WebShop and Sokoban", "../protocols/pooled_combined.md"
     ),
-    "shell_tiny": Campaign("Commands of a shell", "protocols/shell_tiny.md"),
+    "shell_tiny": Campaign("Commands of a shell", "../protocols/shell_tiny.md"),
     "smollm_drawers": Campaign(
-        "SmolLM2-135M-Instruct and a row of drawers", "protocols/smollm_drawers.md"
+        "SmolLM2-135M-Instruct and a row of drawers", "../protocols/smollm_drawers.md"
     ),
-    "sokoban_pooled": Campaign("Sokoban, 60 iterations: three arms", "protocols/sokoban_pooled.md"),
-    "sokoban_text_tiny": Campaign("Sokoban, 30 iterations: five arms", "evidence/sokoban.md"),
-    "tabular": Campaign("Grid worlds: tables of logits that learn", "protocols/tabular.md"),
-    "webshop_100": Campaign("WebShop, 100 iterations: three arms", "protocols/webshop_100.md"),
-    "webshop_long": Campaign("WebShop, 16 iterations: five arms", "evidence/webshop.md"),
+    "sokoban_pooled": Campaign(
+        "Sokoban, 60 iterations: three arms", "../protocols/sokoban_pooled.md"
+    ),
+    "sokoban_text_tiny": Campaign(
+        "Sokoban, 30 iterations: five arms", "../../docs/evidence/sokoban.md"
+    ),
+    "tabular": Campaign("Grid worlds: tables of logits that learn", "../protocols/tabular.md"),
+    "webshop_100": Campaign("WebShop, 100 iterations: three arms", "../protocols/webshop_100.md"),
+    "webshop_long": Campaign("WebShop, 16 iterations: five arms", "../../docs/evidence/webshop.md"),
     "webshop_pooled": Campaign(
         "WebShop, 60 iterations: three arms, and the choice of rates",
-        "protocols/webshop_pooled.md",
+        "../protocols/webshop_pooled.md",
     ),
 }
 
@@ -249,7 +253,7 @@ def make_index() -> str:
         cells = [
             f"`{name}`",
             title,
-            f"[{page}](../../docs/{page})",
+            f"[{Path(page).name}]({page})",
             f"{runs}",
             f"{len(paths)}",
             f"{len(data):,}",

@@ -4,7 +4,7 @@
 
 The policy is that before training. The grade of an estimate is Pearson's correlation with
 Q(s, a) - V(s), with the steps that are left, over all steps of a seed. Intervals are 95%
-t-intervals over seeds. docs/protocols/tabular.md describes the worlds.
+t-intervals over seeds. benchmarks/protocols/tabular.md describes the worlds.
 
 The grade "by action" averages estimate and truth over the rows with the same state and action
 first. The gradient of a tabular policy is a sum over these rows, so it sees nothing but their mean.

@@ -1,4 +1,4 @@
-"""Grades credit from forks in grid worlds at equal numbers of steps; docs/protocols/fork_credit.md.
+"""Grades credit from forks in grid worlds at equal numbers of steps; benchmarks/protocols/fork_credit.md.
 
     python -m benchmarks.tabular_fork_credit --out benchmarks/results/tabular_fork_credit.json
 

@@ -1,4 +1,4 @@
-"""Trains tabular policies with and without forks; docs/protocols/fork_learning.md.
+"""Trains tabular policies with and without forks; benchmarks/protocols/fork_learning.md.
 
     python -m benchmarks.tabular_fork_learning --out benchmarks/results/tabular_fork_learning.json
 

@@ -1,4 +1,4 @@
-"""Grades forks in grid worlds at equal numbers of steps; docs/protocols/forks.md.
+"""Grades forks in grid worlds at equal numbers of steps; benchmarks/protocols/forks.md.
 
     python -m benchmarks.tabular_forks --out benchmarks/results/tabular_forks.json
 

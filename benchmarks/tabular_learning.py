@@ -7,7 +7,7 @@
 Names of worlds train a table of logits for each task. `unseen` trains weights of features too,
 which all tasks of a seed share, and measures tasks that training never sees. The learning rate of
 each arm is the one of eight with the largest area under the success curve on `TUNING_SEEDS`; the
-results are from `BATCHES`, one file a name. docs/protocols/tabular.md is the protocol; `rates`,
+results are from `BATCHES`, one file a name. benchmarks/protocols/tabular.md is the protocol; `rates`,
 which gives two arms the same learning rates, was added after the results of `unseen` were seen. `order` compares the results in
 benchmarks/results with the grades of benchmarks/tabular_credit.py.
 """

@@ -1,4 +1,4 @@
-"""Grid worlds with dials, whose values are known exactly; docs/protocols/tabular.md.
+"""Grid worlds with dials, whose values are known exactly; benchmarks/protocols/tabular.md.
 
 A task is a grid with walls and a goal that pays 10 and ends the episode. The policy of a task is a
 table of logits. A dial changes one thing of the base world. The skill of the policy before training

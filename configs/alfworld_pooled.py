@@ -1,4 +1,4 @@
-"""Long episodes on ALFWorld until curves flatten: the runs of docs/protocols/alfworld_pooled.md.
+"""Long episodes on ALFWorld until curves flatten, by benchmarks/protocols/alfworld_pooled.md.
 
     gigpo compare --config=configs/alfworld_pooled.py --algorithms=grpo,gigpo --seeds=0,1
     gigpo compare --config=configs/alfworld_pooled.py:tuning --algorithms=grpo --seeds=100

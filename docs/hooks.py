@@ -1,5 +1,5 @@
-"""What the site has beside docs/: pages of the root, the notebooks, a page for each algorithm (see
-mkdocs.yml).
+"""What the site has beside docs/: pages of the root, the notebooks, the protocols, a page for each
+algorithm (see mkdocs.yml).
 
 Links are written as GitHub reads them. Those that leave docs/ are rewritten here, or become plain
 text where the site has no such page.
@@ -43,6 +43,11 @@ PAGES = {  # file of the repository -> page of the site, for what is not in docs
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     **{f"notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS},
+    **{
+        f"benchmarks/protocols/{path.name}": f"protocols/{path.name}"
+        for path in (ROOT / "benchmarks/protocols").glob("*.md")
+        if path.name != "README.md"
+    },
 }
 
 

@@ -22,7 +22,7 @@ def list_pages() -> list[Path]:
     """Every page of the root, of docs/ and of the protocols, without generated ones."""
     root_pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages = [path for path in sorted(DOCS.rglob("*.md")) if path.name not in GENERATED]
-    return [*root_pages, *pages]
+    return [*root_pages, *pages, *sorted((ROOT / "benchmarks/protocols").glob("*.md"))]
 
 
 @cache

@@ -128,7 +128,7 @@ class Guide:
         check_fractions(sign_fraction=sign_fraction)
         self._random = random.Random(seed)
         # Apart, so that summaries do not depend on subgoals. Without the first draw, which was that
-        # of a summary when docs/protocols/plans.md was written.
+        # of a summary when benchmarks/protocols/plans.md was written.
         self._subgoal_random = random.Random(seed)
         self._subgoal_random.random()
         self._sign_fraction = sign_fraction

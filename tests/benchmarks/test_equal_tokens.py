@@ -1,4 +1,4 @@
-"""The table of docs/protocols/equal_tokens.md, from runs whose outcomes docs/critic.md has."""
+"""The table of benchmarks/protocols/equal_tokens.md, from runs whose outcomes docs/critic.md has."""
 
 import json
 from pathlib import Path

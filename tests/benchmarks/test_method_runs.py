@@ -1,4 +1,4 @@
-"""The table of docs/protocols/methods.md, from runs whose numbers docs/critic.md has."""
+"""The table of benchmarks/protocols/methods.md, from runs whose numbers docs/critic.md has."""
 
 import json
 from pathlib import Path
