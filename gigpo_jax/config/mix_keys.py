@@ -44,7 +44,7 @@ def _check_label(label: str) -> None:
     key = f"config.{MIX}.{label}"
     # Labels are parts of dotted keys and of names of metrics.
     if not re.fullmatch(r"[A-Za-z]\w*", label):
-        reason = "a label is a letter, then letters, digits and _"
+        reason = "must be a letter, then letters, digits and _"
         raise InputError(reason, key=key, fix="rename it")
     if label == "all":
         reason = "that is the name of the total in results"
@@ -79,8 +79,8 @@ def mix_types(config: ConfigDict) -> dict[str, type]:
     for label, member in config.env.mix.items():
         prefix = f"{MIX}.{label}"
         if not isinstance(member, ConfigDict):
-            reason = f"give its keys, such as {prefix}.weight=1"
-            raise InputError(reason, key=f"config.{prefix}", value=repr(member))
+            fix = f"give its keys, such as {prefix}.weight=1"
+            raise InputError("no section", key=f"config.{prefix}", value=repr(member), fix=fix)
         with name_member_keys(label):
             options = environment_types(member.get("name", label))
         for name, kind in options.items():

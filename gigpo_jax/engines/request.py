@@ -252,7 +252,7 @@ def select_stop_ids(
             ids[token] = None
     if limit is not None and len(ids) > limit:
         raise InputError(
-            f"{len(ids)} ids", key="stop_token_ids", fix=f"an engine takes at most {limit}"
+            f"{len(ids)} ids, an engine takes {limit}", key="stop_token_ids", fix="give fewer"
         )
     return list(ids)
 

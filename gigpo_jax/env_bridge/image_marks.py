@@ -35,9 +35,9 @@ def number_images(
     marks = text.count(IMAGE)
     if images and marks != len(images):
         raise InputError(
-            (f"an observation has {len(images)} image(s) and {marks} {IMAGE} in its text"),
+            f"an observation has {len(images)} image(s) and {marks} {IMAGE} in its text",
             key="config.env.name",
-            fix=f"the environment must write one {IMAGE} for each image",
+            fix=f"let the environment write one {IMAGE} for each image",
         )
     if images:
         numbers = itertools.count(len(earlier_images))

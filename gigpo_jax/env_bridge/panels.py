@@ -147,14 +147,14 @@ def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
       InputError: A task is missing in `env`, or its content differs.
     """
     tasks = {task.id: task for task in env.tasks(panel.split)}
-    hint = "is this the same data?"
+    fix = "use the data that it was frozen from"
     if panel.made_from:
         options = ", ".join(f"{key}={value}" for key, value in panel.made_from.items())
-        hint = f"the panel's data was generated with {options}"
+        fix = f"use data that is generated with {options}"
     for task_id, content_hash in panel.tasks:
         if task_id not in tasks:
             raise InputError(
-                f"its task {task_id!r} is not in the data", key="panel", value=panel.name, fix=hint
+                f"its task {task_id!r} is not in the data", key="panel", value=panel.name, fix=fix
             )
         # Panels of environments without `digest` compare ids alone.
         if content_hash and hash_content(env, tasks[task_id]) != content_hash:
@@ -162,6 +162,6 @@ def check_panel(panel: Panel, env: TextEnv) -> tuple[Task, ...]:
                 f"the content of its task {task_id!r} differs",
                 key="panel",
                 value=panel.name,
-                fix=hint,
+                fix=fix,
             )
     return tuple(tasks[task_id] for task_id in panel.ids)

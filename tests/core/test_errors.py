@@ -1,5 +1,6 @@
 """The one place that words an error, and its renamed keys."""
 
+import ast
 import pickle
 import subprocess
 import sys
@@ -51,3 +52,14 @@ def test_a_config_of_the_examples_says_where_it_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "(No module named 'examples'); run the command in a clone" in done.stderr
+
+
+def test_no_reason_is_a_fix() -> None:
+    fixes = []
+    for path in sorted(Path(gigpo_jax.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "InputError" and node.args:
+                reason = ast.unparse(node.args[0]).lstrip("f'\"")
+                if reason.partition(" ")[0] in ("choose", "give", "name", "run", "say", "use"):
+                    fixes.append(f"{path.name}:{node.lineno}: {reason}")
+    assert fixes == []

@@ -49,7 +49,7 @@ def test_tasks_that_are_missing_are_named():
     panel = freeze_panel("five", "example", registry.make("example", games=5), "test")
     with pytest.raises(
         InputError,
-        match="panel=five: its task 'test/0004' is not in the data; is this the same data",
+        match="panel=five: its task 'test/0004' is not in the data; use the data",
     ):
         check_panel(panel, registry.make("example", games=4))
 

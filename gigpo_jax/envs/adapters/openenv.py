@@ -129,7 +129,9 @@ class WorldEnvironment(Environment[WorldAction, WorldObservation, WorldState]):
         elif action.response is not None and action.action is None:
             step = self._player.respond(action.response)
         else:
-            raise InputError("give either action or response", key="step")
+            raise InputError(
+                "has both or neither of action and response", key="step", fix="give one of them"
+            )
         # After the step: a refused action counts no step.
         self._state.step_count += 1
         return _encode_step(step)

@@ -91,7 +91,9 @@ class OpenEnvEnv:
         check_whole("result_characters", result_characters, 1)
         if not source:
             raise InputError(
-                "no URL and no image", key=_NAME_KEY, fix="such as openenv:http://127.0.0.1:8000"
+                "no URL and no image",
+                key=_NAME_KEY,
+                fix="name one, such as openenv:http://127.0.0.1:8000",
             )
         self._source = source
         self._lists_tasks = tasks == "server"

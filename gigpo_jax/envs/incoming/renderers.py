@@ -53,7 +53,7 @@ def find_renderer(env_id: str, reference: str) -> Renderer:
         return ready_renderer
     key = "renderer"
     if ":" not in reference:
-        raise InputError("name it module:NAME", key=key, value=repr(reference))
+        raise InputError("no reference", key=key, value=repr(reference), fix="name it module:NAME")
     renderer = load_reference(reference, key=key)
     if isinstance(renderer, Renderer):
         return renderer

@@ -54,8 +54,8 @@ def find_question_files(folder: Path, split: str) -> list[Path]:
             key="config.env.options.data",
             value=repr(str(folder)),
             fix=(
-                f"a folder with {split}.jsonl, {split}.parquet or several files that begin with "
-                f"{split} is needed"
+                f"give a folder with {split}.jsonl, {split}.parquet or several files that begin "
+                f"with {split}"
             ),
         )
     return files
@@ -116,14 +116,14 @@ def _read_question(
     text = _first_text(row, _QUESTIONS).strip()
     if not text:
         raise InputError(
-            "no question", key=place, fix="a row needs `question` or `env_kwargs.question`, a text"
+            "no question", key=place, fix="write a text in `question` or `env_kwargs.question`"
         )
     golden = _first_texts(row, _ANSWERS)
     if not golden:
         raise InputError(
             "no answers",
             key=place,
-            fix="a row needs `golden_answers` (or a reference column), texts",
+            fix="write texts in `golden_answers` (or a reference column)",
         )
     stem = path.name.partition(".")[0]
     source = _first_text(row, _SOURCES) or stem

@@ -147,7 +147,7 @@ def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathli
             raise InputError(
                 f"{key}={raw[key]!r:.80} is not supported",
                 key=file,
-                fix=f"these models have {family.activation}",
+                fix=f"use a model with {family.activation}",
             )
     for key in (*_UNSUPPORTED, *family.unsupported):
         if raw.get(key):

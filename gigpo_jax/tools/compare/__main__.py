@@ -169,9 +169,10 @@ def _plan_campaign(args: argparse.Namespace, flags: Sequence[str]) -> Sequence[c
     seeds = args.seeds.split(",")
     if not args.algorithms or not all(seed.strip().isdigit() for seed in seeds):
         raise InputError(
-            "give names and whole numbers",
+            "not names and whole numbers",
             key=f"--algorithms={args.algorithms} --seeds",
             value=args.seeds,
+            fix="give them like --algorithms=grpo,gigpo --seeds=0,1",
         )
     return campaign.plan_runs(
         args.config, args.algorithms.split(","), [int(seed) for seed in seeds], args.out, flags

@@ -105,7 +105,7 @@ def read_run(folder: Path) -> Run:
         raise InputError(
             f"stopped after iteration {max(metrics)} of {last_iteration}",
             key=folder,
-            fix="the same command continues it",
+            fix="run the same command, which continues it",
         )
     outcomes = [evaluation["results"]["sampled"]["won"] for evaluation in evaluations]
     return Run(

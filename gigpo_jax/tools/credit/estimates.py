@@ -163,7 +163,7 @@ def _parse_setting(definition: Algorithm, key: str, text: str) -> Any:
             raise InputError(complaint, key=f"config.{path}", value=repr(value))
     else:
         names = ", ".join([*definition.settings, *_RULES, *CHOICES])
-        raise InputError("no such setting", key=key, value=repr(text), fix=f"there is {names}")
+        raise InputError("no such setting", key=key, value=repr(text), fix=f"choose from {names}")
     if value != definition.fixed.get(key, value):
         raise InputError(f"the algorithm has {definition.fixed[key]}", key=key, value=repr(value))
     return value

@@ -91,7 +91,7 @@ def _read_grades(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"holds no {GRADES} with the values of estimates ({err!r})",
             key=folder,
-            fix="the command that made it writes it anew",
+            fix="run the command that made it again",
         ) from err
     return grades
 

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _make_parser().parse_args(argv)
     try:
         if len(args.runs) > 2:
-            raise InputError("give one or two", key="RUN", value=len(args.runs))
+            raise InputError(f"{len(args.runs)} given", key="RUN", fix="give one or two")
         if args.text:
             print(format_episodes(args.runs[0], args.text))
         elif args.serve:

@@ -112,7 +112,7 @@ def test_bad_input_is_an_error_and_the_session_continues(url: str) -> None:
                 client.reset(**arguments)
         client.reset(split="test", index=2)
         for action in ({}, {"action": "look", "response": "look"}):
-            with pytest.raises(RuntimeError, match="give either action or response"):
+            with pytest.raises(RuntimeError, match="has both or neither of action"):
                 client.step(action)
         with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
             client.step({"text": "look"})

@@ -39,7 +39,7 @@ def edited(tmp_path: Path, old: str, new: str) -> str:
         ("(:init", "(:start", "no section (:init"),
         ("(:objects", "(:things", "no section (:objects"),
         ("(:goal", "(:aim", "no section (:goal"),
-        ("(openable Fridge_bar_1)", "(lockable Fridge_bar_1)", "unknown fact (lockable ...)"),
+        ("(openable Fridge_bar_1)", "(lockable Fridge_bar_1)", "the fact (lockable ...), which"),
         ("(openable Fridge_bar_1)", "(openable Freezer_bar_1)", "'freezer_bar_1'"),
         ("(pickupable Apple_bar_1)", "(pickupable Fridge_bar_1)", "needs an object"),
         ("(openable Fridge_bar_1)", "(openable Fridge_bar_1 Fridge_bar_1)", "needs 1 argument"),

@@ -266,7 +266,7 @@ def test_fifty_games_a_second(tmp_path):
         ({"objects": (5, 3)}, r"objects=\(5, 3\)"),
         ({"task_types": ["juggle"]}, "task_types='juggle'"),
         ({"task_types": []}, "one or more"),
-        ({"out": ""}, "out='': name the data folder"),
+        ({"out": ""}, "out='': no data folder; name the one to write"),
         ({"out": "$NO_SUCH_VARIABLE/games"}, "NO_SUCH_VARIABLE is not set"),
     ],
 )
@@ -278,7 +278,7 @@ def test_wrong_arguments_are_named(changed, message, tmp_path):
 
 
 def test_games_of_no_split_are_refused(tmp_path):
-    with pytest.raises(InputError, match="say how many games of which split"):
+    with pytest.raises(InputError, match="not a number of games for each split"):
         ensure_games(tmp_path, {})
 
 

@@ -304,7 +304,11 @@ def test_our_own_world_comes_back_through_gymnasium() -> None:
         ),
         ("gymnasium:Taxi-v4", [f"renderer={WORLDS}show_number"], "show_number gives a int, not"),
         ("gymnasium:Taxi-v4", [f"renderer={WORLDS}show"], "--option renderer: cannot load"),
-        ("gymnasium:Taxi-v4", ["renderer=show"], "renderer='show': name it module:NAME"),
+        (
+            "gymnasium:Taxi-v4",
+            ["renderer=show"],
+            "renderer='show': no reference; name it module:NAME",
+        ),
         ("gymnasium:Taxi-v4", [f"renderer={WORLDS}WORDS"], "has no attribute 'WORDS'"),
         ("gymnasium:Taxi-v4", ["renderer=math:pi"], "a float, neither a function nor a Renderer"),
         ("gymnasium:Taxi-v4", ["anchor=all"], "--option anchor='all': must be text or state"),

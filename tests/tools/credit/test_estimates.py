@@ -151,7 +151,7 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("gama=1", "gama='1': no such setting; there is gamma, step_weight, normalize"),
+        ("gama=1", "gama='1': no such setting; choose from gamma, step_weight, normalize"),
         ("gamma=much", "config.rl.gamma='much': must be of type float"),
         ("gamma=2", "config.rl.gamma=2.0: must be from 0 to 1"),
         ("gamma=1:", "'' is not KEY=VALUE, such as gamma=1"),
@@ -166,7 +166,10 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
         ("graph_values:lam=2", "config.rl.settings.lam=2.0: must be from 0 to 1"),
         ("graph_values:step_weight=0", "step_weight=0.0: the algorithm has 1.0"),
         ("graph_values:truncation=ignore:gamma=1", "config.rl.settings.truncation='ignore': a"),
-        ("repeat_discount:lam=1", "lam='1': no such setting; there is base, repeat, pair, gamma"),
+        (
+            "repeat_discount:lam=1",
+            "lam='1': no such setting; choose from base, repeat, pair, gamma",
+        ),
         ("repeat_discount:base=1", "config.rl.settings.base='1': unknown"),
         ("opd:strength=2", "opd: its advantages are of tokens"),
     ],

@@ -197,7 +197,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         ([str(young)], "has no metrics yet"),
         ([str(torn)], "holds no run that can be read (Expecting"),
         ([str(damaged)], file.name),
-        ([str(good)] * 3, "give one or two"),
+        ([str(good)] * 3, "RUN: 3 given; give one or two"),
         ([str(good), "--out", str(tmp_path / "no" / "where.html")], "cannot be written"),
     ):
         assert main(arguments) == 2

@@ -125,7 +125,7 @@ def generate_games(
     room_size = make_room_size(size, receptacles, objects)
     manifest = _make_manifest(split, games, seed, room_size, task_types)
     if not os.fspath(out):
-        raise InputError("name the data folder to write to", key="out", value="''")
+        raise InputError("no data folder", key="out", value="''", fix="name the one to write")
     folder = expand_path("out", out) / split
     _ensure_split(folder, manifest, room_size, progress)
     return folder
@@ -173,9 +173,10 @@ def ensure_games(
     """
     if not splits or not isinstance(splits, Mapping):
         raise InputError(
-            'say how many games of which split, such as {"train": 512, "valid_unseen": 128}',
+            "not a number of games for each split",
             key="splits",
             value=repr(splits),
+            fix='give them like {"train": 512, "valid_unseen": 128}',
         )
     for split, games in splits.items():
         check_whole(f"splits.{split}", games, 1)

@@ -114,7 +114,7 @@ def _parse_objects(text: str, path: str) -> dict[str, str]:
             raise InputError(
                 f"unknown type {kind!r} in (:objects",
                 key=path,
-                fix=f"known: {', '.join(sorted(KINDS))}",
+                fix=f"use one of {', '.join(sorted(KINDS))}",
             )
         # PDDL writes the type once, behind all names of it: `a b c - object`.
         for name in untyped_names:
@@ -161,9 +161,7 @@ def _parse_init(text: str, path: str) -> dict[str, Tuples]:
             inside_not = True
         else:
             raise InputError(
-                f"unknown fact {head} ...) in (:init",
-                key=path,
-                fix="it is not of the ALFRED domain",
+                f"(:init has the fact {head} ...), which the ALFRED domain has not", key=path
             )
     if inside_number or inside_not:
         raise InputError("the (:init section of 'pddl_problem' is cut", key=path)

@@ -72,7 +72,10 @@ def complete_url(url: str) -> str:
         raise InputError(str(err), key="config.env.options.url", value=repr(url)) from err
     if split.scheme not in ("http", "https") or not host:
         raise InputError(
-            "give it like http://127.0.0.1:8000", key="config.env.options.url", value=repr(url)
+            "no address of http or https",
+            key="config.env.options.url",
+            value=repr(url),
+            fix="give it like http://127.0.0.1:8000",
         )
     path = split.path if split.path not in ("", "/") else "/retrieve"
     return urlunsplit((split.scheme, split.netloc, path, split.query, ""))

@@ -97,7 +97,7 @@ def read_corpus(path: str | os.PathLike[str]) -> Iterator[Document]:
             contents = row.get("contents")
             if not isinstance(contents, str) or not contents.strip():
                 raise InputError(
-                    f'the passage {name!r} has no "contents"', key=place, fix="it has to be text"
+                    f'the passage {name!r} has no "contents"', key=place, fix="write a text"
                 )
             yield Document(str(name), contents)
 

@@ -139,7 +139,10 @@ def _load_onnx(file: Path) -> _Model:
     if inputs - INPUTS or "input_ids" not in inputs:
         names = ", ".join(sorted(inputs))
         raise InputError(
-            f"takes {names}", key="--encoder", value=file, fix="an encoder takes input_ids"
+            f"takes {names}, an encoder takes input_ids",
+            key="--encoder",
+            value=file,
+            fix="give a model like e5-base-v2",
         )
     outputs = [node.name for node in session.get_outputs()]
     # Some exports have pooled vectors beside the states.

@@ -110,7 +110,7 @@ def find_sources(folder: str | Path, *, variant: str | None = None) -> Sources:
             paths = [*products.values(), *instructions.values()]
             names = ", ".join(path.name for path in paths)
             raise InputError(
-                f"which catalogue? It holds {names}",
+                f"holds no catalogue or several ({names})",
                 key=folder,
                 fix="choose with variant='_1000' (--variant)",
             )
