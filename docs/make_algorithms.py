@@ -7,7 +7,7 @@ from gigpo_jax.rl.algorithms import ALGORITHMS
 
 HEAD = """# All algorithms
 
-`python docs/make_algorithms.py` writes this page from the catalogue in `gigpo_jax/rl/algorithms.py`.
+`python docs/make_algorithms.py` writes this page from `gigpo_jax/rl/algorithms.py` and `gigpo_jax/core/method_table.py`.
 [Choosing an algorithm](choosing.md) says which to take, and what stable means.
 
 *Fixed* settings under `rl` define an algorithm; another value is refused. *Defaults* are replaced by a value of a config

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS
+from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS, OTHERS
 
 HEAD = """# Metrics
 
@@ -38,7 +38,10 @@ def page() -> str:
         names = ", ".join(f"`{name}`" for chart in charts for name in chart)
         parts.append(f"- **{title.partition(' ')[2]}**: {names}\n")
     sections: dict[str, list[str]] = {}
-    for name in DESCRIPTIONS:
+    descriptions = dict(DESCRIPTIONS)
+    for other in OTHERS.values():
+        descriptions |= other
+    for name in descriptions:
         section, _, rest = name.rpartition("/")
         sections.setdefault(section if rest and section else "val", []).append(name)
     for section, names in sections.items():
@@ -46,7 +49,7 @@ def page() -> str:
         if section in NOTES:
             parts.append(f"{NOTES[section]}\n\n")
         parts.append("| metric | meaning |\n|---|---|\n")
-        parts += [f"| `{name}` | {DESCRIPTIONS[name]} |\n" for name in names]
+        parts += [f"| `{name}` | {descriptions[name]} |\n" for name in names]
     return "".join([*parts, END])
 
 

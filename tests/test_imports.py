@@ -3,6 +3,7 @@
 import ast
 import functools
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -180,8 +181,33 @@ def test_a_fresh_process_has_no_jax_after(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+CORE = ("config", "learner", "rollout", "modes", "run", "engines", "devices", "rl", "env_bridge")
+# Words that only single methods have.
+METHOD_WORDS = re.compile(
+    r"\b(hiper|strata|rebel|slea|oprl|spa_rl|igpo|vineppo|carl|rlvmr|serl|opd|hcapo|ema_grpo|belief"
+    r"|lesson|strateg(?:y|ies)|resample)\w*",
+    re.IGNORECASE,
+)
+
+
+def test_core_files_name_no_method() -> None:
+    """A method's names are in its folder and in `core.method_table`."""
+    core = {name: path.read_text() for name, path in modules().items() if room(name) in CORE}
+    assert [name for name, text in core.items() if "gigpo_jax.methods" in text] == []
+    words = {name: [*map(str.lower, find_words(text))] for name, text in core.items()}
+    # A key of old configs.
+    assert {name: found for name, found in words.items() if found} == {
+        "config.removed_keys": ["resample_change"]
+    }
+
+
+def find_words(text: str) -> list[str]:
+    """The words of single methods in a text."""
+    return [match[0] for match in METHOD_WORDS.finditer(text)]
+
+
 def test_the_core_imports_no_method() -> None:
-    """Methods are found by name in the table of `rl.algorithms`, when a config has them."""
+    """Methods are found by name in `core.method_table`, when a config has them."""
     broken = [
         f"{name} imports {other}"
         for name in modules()

@@ -43,7 +43,7 @@ def check_config(config: ConfigDict, trains: bool) -> None:
             _check_harness(member, config)
             _check_algorithm(member, config)
     if not mix.writes_summaries(config):
-        reader = "env.context=drop_oldest without env.plan=strategy"
+        reader = f"env.context={config.env.context} with env.plan={config.env.plan}"
         require_default(config, "sampling.max_summary_tokens", reader)
 
 

@@ -75,8 +75,8 @@ CORE: dict[str, Key] = {
     ),
     "env.prompt": Key(
         "full",
-        "style of prompts: full (instructions), tagged (rlvmr), compact (tiny models); chat or "
-        "chat_STYLE: one conversation an episode; or module:NAME",
+        "style of prompts: full (instructions), tagged (tags in thoughts), compact (tiny models); "
+        "chat or chat_STYLE: one conversation an episode; or module:NAME",
         mixes=True,
     ),
     "env.show_admissible": Key(True, "whether prompts list the admissible actions", mixes=True),

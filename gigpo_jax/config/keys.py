@@ -1,8 +1,7 @@
 """The keys of the config: keys of every run, and keys of parts.
 
-A part that few runs use declares its keys, and checks them, in a module of its own, a `Part` of
-`PARTS`, which is imported when one of them is set; environments and algorithms declare options and
-settings.
+A part that few runs use declares and checks its keys in a module of its own, which is imported when
+one of them is set; environments and algorithms declare options and settings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.key_types import Key, Part
+from gigpo_jax.core.method_table import METHOD_DEFAULTS, METHOD_KEYS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.core.settings import ANY, Rule
 from gigpo_jax.models.linears import TARGETS
@@ -24,16 +24,12 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "critic": "gigpo_jax.learner.critic_keys:PART",
         "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
         "plans": "gigpo_jax.rollout.plan_keys:PART",
-        "shared strategies": "gigpo_jax.methods.strata.keys:PART",
-        "summaries": "gigpo_jax.methods.mem_agent.keys:PART",
-        "lessons": "gigpo_jax.methods.slea.keys:PART",
-        "turns sampled again": "gigpo_jax.methods.t2po.keys:PART",
         "agents": "gigpo_jax.rollout.agent_keys:PART",
         "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
         "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
     }
+    | METHOD_KEYS
 )
-
 
 # Defaults of the keys of each part. The part has the rest of the declarations and is imported when
 # a key is looked up or checked, so a run does not load the parts that it leaves alone.
@@ -68,32 +64,9 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "train.expert_starts": 0,
         "train.earlier_starts": 0.0,
     },
-    "plans": {
-        "env.plan": "none",
-    },
-    "shared strategies": {
-        "train.strategy_episodes": 1,
-    },
-    "summaries": {
-        "env.context": "drop_oldest",
-        "sampling.max_summary_tokens": 0,
-    },
-    "lessons": {
-        "train.experience": 0,
-    },
-    "turns sampled again": {
-        "env.resample_turns": 0,
-        "engine.entropies": False,
-    },
-    "agents": {
-        "agent": "plain",
-        "eval.examples": 1,
-    },
-    "endpoint": {
-        "serve.host": "127.0.0.1",
-        "serve.port": 0,
-        "serve.clamp": False,
-    },
+    "plans": {"env.plan": "none"},
+    "agents": {"agent": "plain", "eval.examples": 1},
+    "endpoint": {"serve.host": "127.0.0.1", "serve.port": 0, "serve.clamp": False},
     "gigpo sft": {
         "model.shape.hidden_size": 128,
         "model.shape.intermediate_size": 384,
@@ -109,6 +82,7 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "sft.minibatch": 256,
         "sft.learn_prompts": False,
     },
+    **METHOD_DEFAULTS,
 }
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in CORE.items()}
 _PART_OF: dict[str, str] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gigpo_jax.core.method_table import METHOD_PLANS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
@@ -41,12 +42,7 @@ class PlanKind:
 NO_PLAN = PlanKind()
 # The values of `env.plan`.
 PLANS: ReferenceTable[PlanKind] = ReferenceTable(
-    {
-        "none": "gigpo_jax.env_bridge.plans:NO_PLAN",
-        "subgoal": "gigpo_jax.methods.hiper.subgoals:PLAN",
-        "strategy": "gigpo_jax.methods.strata.plan:PLAN",
-        "belief": "gigpo_jax.methods.rebel.beliefs:PLAN",
-    }
+    {"none": "gigpo_jax.env_bridge.plans:NO_PLAN"} | METHOD_PLANS
 )
 
 

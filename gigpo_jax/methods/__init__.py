@@ -1,4 +1,4 @@
-"""Published methods, one folder each; `gigpo_jax.rl.algorithms` names them.
+"""Published methods, one folder each; `core.method_table` names them.
 
 The core never imports a method: it looks a name up in the table when a config has it. `METHOD` in
 the `__init__.py` of a folder is the method, and `advantages.py` has its formula: a function that

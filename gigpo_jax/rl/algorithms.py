@@ -1,8 +1,7 @@
 """The algorithms by name: the values of `rl.algorithm` and `rl.preset`.
 
 An algorithm is a function (`StepColumns`, keyword settings) -> `Advantages`, with the settings that
-define it. To add one, write such a function and put it into `ALGORITHMS`, or name it as
-`module:NAME` (docs/own_algorithm.md).
+define it. One of your own is `module:NAME` (docs/own_algorithm.md).
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.method_table import METHOD_ALGORITHMS
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.rl.advantages import CHOICES, Advantages
 from gigpo_jax.rl.algorithm_types import BASE, Algorithm
@@ -47,39 +47,11 @@ ALGORITHMS: ReferenceTable[Algorithm] = ReferenceTable(
         "rloo": "gigpo_jax.rl.rloo:METHOD",
         "reinforce_pp": "gigpo_jax.rl.reinforce_pp:METHOD",
         "reinforce_pp_baseline": "gigpo_jax.rl.reinforce_pp:WITH_BASELINE",
-        "max_rl": "gigpo_jax.methods.max_rl:METHOD",
-        "lite_ppo": "gigpo_jax.methods.lite_ppo:METHOD",
-        "ema_grpo": "gigpo_jax.methods.ema_grpo:METHOD",
-        "hcapo": "gigpo_jax.methods.hcapo:METHOD",
-        "hgpo": "gigpo_jax.methods.hgpo:METHOD",
-        "salt": "gigpo_jax.methods.salt:METHOD",
-        "empg": "gigpo_jax.methods.empg:METHOD",
         "repeat_discount": "gigpo_jax.rl.repeat_discount:METHOD",
-        "response_weight": "gigpo_jax.methods.response_weight:METHOD",
-        "serl": "gigpo_jax.methods.serl:METHOD",
-        "opd": "gigpo_jax.methods.opd:METHOD",
-        "rlvmr": "gigpo_jax.methods.rlvmr:METHOD",
-        "oprl": "gigpo_jax.methods.oprl:METHOD",
-        "igpo": "gigpo_jax.methods.igpo:METHOD",
-        "a2tgpo": "gigpo_jax.methods.igpo:A2TGPO",
-        "tree": "gigpo_jax.methods.tree:METHOD",
         "graph_values": "gigpo_jax.rl.graph_values:METHOD",
-        "g2po": "gigpo_jax.methods.g2po:METHOD",
-        "graphgpo": "gigpo_jax.methods.graphgpo:METHOD",
-        "gagpo": "gigpo_jax.methods.gagpo:METHOD",
-        "vineppo": "gigpo_jax.methods.vineppo:METHOD",
-        "carl": "gigpo_jax.methods.carl:METHOD",
-        "text_critic": "gigpo_jax.methods.text_critic:METHOD",
-        "spa_rl": "gigpo_jax.methods.spa_rl:METHOD",
         "ppo": "gigpo_jax.rl.ppo:METHOD",
-        "step_ppo": "gigpo_jax.methods.step_ppo:METHOD",
-        "turn_ppo": "gigpo_jax.methods.step_ppo:TURN_PPO",
-        "bilevel": "gigpo_jax.methods.bilevel:METHOD",
-        "strata": "gigpo_jax.methods.strata:METHOD",
-        "rebel": "gigpo_jax.methods.rebel:METHOD",
-        "slea": "gigpo_jax.methods.slea:METHOD",
-        "hiper": "gigpo_jax.methods.hiper:METHOD",
     }
+    | METHOD_ALGORITHMS
 )
 
 

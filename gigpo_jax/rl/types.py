@@ -104,7 +104,7 @@ class StepColumns:
       won: [N] bool, whether the trajectory did the task.
       truncated: [N] bool, last steps of trajectories that used up their steps and were not won.
       forked: [N] bool, steps of trajectories that begin in a state of an earlier one.
-      summary: [N] bool, rows of summaries and of strategies.
+      summary: [N] bool, rows of texts that are no actions, such as summaries.
       entropy: [N] f32, nats; mean over the response's tokens under the policy before the updates. 0
         without tokens.
       logprob: [N] f32, nats; likewise the mean log-probability.

@@ -1,9 +1,8 @@
 """States in which further episodes of a task group begin: forks. numpy and scipy only.
 
 The first episodes of a group visit states; a choice is the row of a visit, from whose state an
-episode continues. VinePPO (arXiv 2410.01679) continues from all states alike, CARL (arXiv
-2512.04949) from those with high entropy; `gigpo_jax.methods` has their advantages.
-`choose_uncertain` is a proposal of this project.
+episode continues. `choose_uniform` is after arXiv 2410.01679, `choose_surprising` after arXiv
+2512.04949, and `choose_uncertain` is a proposal of this project.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The parts of episodes by what needs them: one literal table."""
+"""The parts of the episodes of a config."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,20 +7,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import meets_condition
 from gigpo_jax.config.mix import member_configs
+from gigpo_jax.core.method_table import METHOD_EPISODE_PARTS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.rollout.episode_parts import EpisodePart
 
-# The parts in the order in which an episode calls them, by what needs them
-# (`config.keys.meets_condition`).
-PARTS: ReferenceTable[type[EpisodePart]] = ReferenceTable(
-    {
-        "env.plan=strategy": "gigpo_jax.methods.strata.episode_part:StrategyPart",
-        "env.context=summary": "gigpo_jax.methods.mem_agent.episode_part:SummariesPart",
-        "env.resample_turns": "gigpo_jax.methods.t2po.episode_part:ResamplingPart",
-        "env.plan=belief": "gigpo_jax.methods.rebel.episode_part:BeliefsPart",
-        "agent": "gigpo_jax.methods.reflexion.episode_part:ReflectionsPart",
-    }
-)
+PARTS: ReferenceTable[type[EpisodePart]] = ReferenceTable(METHOD_EPISODE_PARTS)
 
 
 def find_parts(config: ConfigDict, *, is_training: bool) -> list[Callable[[], EpisodePart]]:

@@ -12,8 +12,7 @@ from gigpo_jax.envs import registry
 KEYS = part_keys(
     declare(
         "env.plan",
-        "plan that prompts show; subgoal: kept or switched by each response; strategy: written "
-        "before the episode; belief: what is known, in each response (docs/plans.md)",
+        "kind of plan that the policy writes and its prompts show (docs/plans.md)",
         one_of(*PLANS),
         mixes=True,
     ),

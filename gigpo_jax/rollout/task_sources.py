@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import meets_condition
 from gigpo_jax.config.mix import member_shares
+from gigpo_jax.core.method_table import METHOD_SOURCES
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
@@ -95,8 +96,8 @@ SOURCES: ReferenceTable[type[TaskSource]] = ReferenceTable(
     {
         "train.curriculum=success": "gigpo_jax.rollout.curriculum:Curriculum",
         "train.earlier_starts": "gigpo_jax.rollout.earlier_starts:EarlierStarts",
-        "train.experience": "gigpo_jax.methods.slea.experience:Library",
     }
+    | METHOD_SOURCES
 )
 
 

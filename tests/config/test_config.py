@@ -420,6 +420,7 @@ def test_summaries_need_conversations_with_room_for_them(values, complaint):
 def test_a_harness_has_no_summaries():
     config = default_config().unlock()
     config.env.name = "examples.harness.agent:PLAYER"
+    config.env.step_timeout_s = 900.0
     config.env.prompt = "chat"
     config.env.context = "summary"
     with pytest.raises(InputError, match=r"env\.context='summary': the prompts are those of the h"):

@@ -12,19 +12,20 @@ from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.trajectory import Turn
 
 GRADE = "belief"  # name in `Turn.extra`
+# In the order of `BeliefGrade.parts`, behind the first one.
+METRICS = {
+    "belief/stated": "fraction of the responses that state a belief",
+    "belief/state": "mean grade of what beliefs say of the world, 0 to 1",
+    "belief/phase": "fraction of the responses whose belief names the right phase",
+    "belief/prediction": "mean share of the predicted words that were observed",
+    "belief/format": "mean grade of the format of responses with beliefs",
+}
 
 
 class BeliefsPart(EpisodePart):
     """Grades the belief of each turn by the observations of the episode."""
 
-    # In the order of `BeliefGrade.parts`, behind the first one.
-    metrics = (
-        "belief/stated",
-        "belief/state",
-        "belief/phase",
-        "belief/prediction",
-        "belief/format",
-    )
+    metrics = (*METRICS,)
 
     def __init__(self, config: ConfigDict) -> None:
         """Makes the grader of the episode."""

@@ -32,6 +32,10 @@ class Zone(NamedTuple):
 
 STRATEGIES = "strategies"
 WARNINGS = "warnings"
+METRICS = {
+    f"experience/{STRATEGIES}": "lessons in the library on what worked",
+    f"experience/{WARNINGS}": "lessons in the library on what failed",
+}
 ZONES = {
     STRATEGIES: Zone(
         2,

@@ -1,5 +1,8 @@
 """Descriptions of the metrics, and the charts that show them."""
 
+from gigpo_jax.core.method_table import METHOD_METRICS
+from gigpo_jax.core.references import ReferenceTable
+
 DESCRIPTIONS = {
     "episode/success_rate": "fraction of the training episodes that did their task",
     "episode/score": "mean score of the environment, 0 to 1",
@@ -14,13 +17,6 @@ DESCRIPTIONS = {
     "episode/replayed": "episodes that were played a second time after a failure",
     "action/valid_rate": "fraction of the responses that kept to the format",
     "action/admissible_rate": "fraction of the actions that were listed",
-    "belief/stated": "fraction of the responses that state a belief",
-    "belief/state": "mean grade of what beliefs say of the world, 0 to 1",
-    "belief/phase": "fraction of the responses whose belief names the right phase",
-    "belief/prediction": "mean share of the predicted words that were observed",
-    "belief/format": "mean grade of the format of responses with beliefs",
-    "experience/strategies": "lessons in the library on what worked",
-    "experience/warnings": "lessons in the library on what failed",
     "credit/anchor_group_size_mean": "mean steps in an anchor group",
     "credit/anchor_group_size": "how many steps each anchor group has",
     "credit/singleton_share": "fraction of steps that are alone in their anchor group",
@@ -55,7 +51,7 @@ DESCRIPTIONS = {
     "rollout/earlier_states": "states that are kept for such episodes",
     "rollout/saved_tokens": "response tokens of replayed actions: they were not sampled again",
     "rollout/steps": "environment steps played",
-    "rollout/summaries": "summaries of conversations, or strategies, written",
+    "rollout/summaries": "texts beside actions that the policy wrote, such as summaries",
     "rollout/discarded_responses": "responses that were sampled again and thrown away",
     "rollout/discarded_tokens": "their tokens, which generated_tokens counts too",
     "rollout/generated_tokens": "tokens sampled",
@@ -85,6 +81,9 @@ DESCRIPTIONS = {
     "rollout/sample": "the first episode that did its task, else the first",
     "rollout/pictures": "what the agent saw in the episode of rollout/sample, step by step",
 }
+
+# Descriptions of the metrics of single methods, by the first part of their names.
+OTHERS: ReferenceTable[dict[str, str]] = ReferenceTable(METHOD_METRICS)
 
 # Category -> charts; each the names of its curves. The panel's chart has its interval.
 PANEL = ("val/sampled/success_rate", "val/sampled/success_low", "val/sampled/success_high")
@@ -122,6 +121,8 @@ def describe_metric(name: str) -> str:
     """Returns the description of a metric or, for a task type or panel, of the whole, or ""."""
     words = name.split("/")
     base = "/".join(words[:2])
+    if words[0] in OTHERS:
+        return OTHERS[words[0]].get(base, "")
     if words[0] == "val" and len(words) > 2:
         base = words[2]
     return DESCRIPTIONS.get(base) or DESCRIPTIONS.get(f"episode/{base}", "")
