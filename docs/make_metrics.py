@@ -17,7 +17,7 @@ NOTES = {
     "episode": "`episode/success_rate/TYPE` is the rate of a task type. `episode/regret` needs the option `regret` of the environment.",
     "credit": "What `credit/ambiguous_anchor_share` does not see: [which anchor](advantages.md#which-anchor).",
     "rollout": "[Forks and other starts](forks.md), [turns that are sampled again](tasks.md#turns-that-are-sampled-again), "
-    "[groups without signal](algorithm.md#groups-without-signal).",
+    "[groups without contrast](algorithm.md#groups-without-contrast).",
     "belief": "[Beliefs](plans.md#beliefs).",
     "experience": "[Lessons](experience.md).",
     "batch": "The steps of a [conversation](conversations.md#one-segment-of-a-row) share their tokens.",

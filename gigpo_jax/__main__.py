@@ -10,8 +10,8 @@ import sys
 from gigpo_jax import __version__
 from gigpo_jax.core import packaged
 from gigpo_jax.core.commands import EXAMPLES, MODES, TOOLS, describe_commands, describe_pages
+from gigpo_jax.core.early_interrupts import end_at_interrupts
 from gigpo_jax.core.errors import escape_controls, nearest_names
-from gigpo_jax.core.signals import end_at_signals
 
 HELP = """usage: gigpo COMMAND [FLAGS]
 
@@ -30,7 +30,7 @@ commands (python -m gigpo_jax is the same program):
 def main() -> int:
     """Passes the flags on; returns the exit status."""
     # First: the imports below take seconds, in which Ctrl-C should end the command with one line.
-    end_at_signals()
+    end_at_interrupts()
     # As `python -m` does, for module:NAME in the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -3,10 +3,10 @@
 `python -m gigpo_jax.main --config=NAME [--mode=MODE]` works too.
 """
 
-from gigpo_jax.core.signals import end_at_signals, ends_at_signals
+from gigpo_jax.core.early_interrupts import end_at_interrupts, ends_at_interrupts
 
 if __name__ == "__main__":
-    end_at_signals()  # the imports below take seconds
+    end_at_interrupts()  # the imports below take seconds
 
 import argparse
 import importlib
@@ -18,8 +18,8 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import describe_origins, join_flags, load_config
 from gigpo_jax.config.flags import find_mode, make_parser
 from gigpo_jax.core.commands import MODES
+from gigpo_jax.core.early_interrupts import STATUSES, end_at_second_interrupt, leave
 from gigpo_jax.core.errors import InputError, StorageError, escape_controls
-from gigpo_jax.core.signals import STATUSES, end_at_second_signal, leave
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
@@ -31,7 +31,7 @@ RUN_MODES = ("eval", "serve", "export")  # of a finished run, whose workdir has 
 
 def main(argv: list[str]) -> int:
     """Runs one mode; returns the exit status."""
-    is_command = ends_at_signals()
+    is_command = ends_at_interrupts()
     status = _run_safely(argv)
     # Several hosts leave together, at the exit of Python.
     if is_command and status in STATUSES and "JAX_PROCESS_ID" not in os.environ:
@@ -81,9 +81,9 @@ def _run(argv: list[str]) -> int:
         # By name: a mode imports what it needs, and --print_config needs none of it.
         program = importlib.import_module(f"gigpo_jax.{MODES[flags.mode].module}")
     # Only in the command: a program that calls `main` keeps its own handlers.
-    if ends_at_signals():
+    if ends_at_interrupts():
         raise_interrupted()
-        end_at_second_signal()
+        end_at_second_interrupt()
     # Before the backend starts: it plans for devices that need not be here.
     if flags.mode == "preflight":
         return program.run(config, flags.target, flags.out, server=flags.server)

@@ -166,7 +166,7 @@ class Trajectory:
         action, or the engine refused a prompt. Excluding such episodes may bias the statistics.
       unfinished: Whether it was aborted because enough other episodes of its group had ended.
       replayed: Whether this is the second attempt, after an aborted one.
-      replaced: Whether its group gave no signal and another group was played in its place; nothing
+      replaced: Whether its group had no contrast and another group was played in its place; nothing
         is learned from it.
       environment_s: Time spent waiting for the environment, s.
       engine_s: Time spent waiting for responses, s.
@@ -268,7 +268,7 @@ class Step:
         return self.step + self.summaries
 
 
-def gives_signal(group: Sequence[Trajectory]) -> bool:
+def has_contrast(group: Sequence[Trajectory]) -> bool:
     """Tests whether a task's group has episodes that differ in score or return.
 
     Aborted episodes do not count.

@@ -34,7 +34,7 @@ def local_rows(mesh: Mesh, rows: int) -> int:
 
 
 def wait_for(result: Any) -> None:
-    """Waits for arrays of the device, and handles signals, which a wait in jax would not."""
+    """Waits for arrays of the device, and handles interrupts, which a wait in jax would not."""
     arrays: list[Any] = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
     for array in arrays:
         while not array.is_ready():

@@ -94,7 +94,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
         )
         # They would stay in memory beside the learner's parameters.
         del params
-        # A signal is the usual end of a server: status 0.
+        # An interrupt is the usual end of a server: status 0.
         with contextlib.suppress(Interrupted):
             run_async(engine_server.serve())
     return 0

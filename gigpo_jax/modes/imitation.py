@@ -147,7 +147,7 @@ class Imitation:
         for number, batch in enumerate(self._remaining_minibatches()):
             if number == 0:
                 report.say(describe_rows(batch, self.total - self.done))
-            # A signal drops an update that is begun: the state before it stays.
+            # An interrupt drops an update that is begun: the state before it stays.
             with contextlib.suppress(UpdateStopped):
                 self._make_update(batch, bar, interrupts)
             if jax.process_count() > 1:

@@ -67,7 +67,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
             max_sessions=MAX_SESSIONS,
             on_end=lambda session: _record_session(session, path),
         )
-        # A signal is the usual end of a server: status 0.
+        # An interrupt is the usual end of a server: status 0.
         with contextlib.closing(endpoint), contextlib.suppress(Interrupted):
             report.say(f"{opened.source} is served; sessions: {path}")
             report.say(f"OPENAI_BASE_URL={endpoint.url}/v1 OPENAI_API_KEY=${KEY} model {MODEL}")

@@ -80,7 +80,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
 
 async def _train_until_stopped(trainer: "Trainer") -> int:
-    """Trains until the end, a signal or a failure, and saves; returns the exit status."""
+    """Trains until the end, an interrupt or a failure, and saves; returns the exit status."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -92,7 +92,7 @@ async def _train_until_stopped(trainer: "Trainer") -> int:
             await trainer.train()
             stop = Stop(0, "")
         except asyncio.CancelledError:
-            # No signal, so this is a bug: it keeps its traceback.
+            # No interrupt, so this is a bug: it keeps its traceback.
             if not interrupts.status:
                 raise
             text = f"stopped after iteration {trainer.done}; the same command continues from there"
@@ -114,7 +114,7 @@ async def _train_until_stopped(trainer: "Trainer") -> int:
         # All hosts have the same `stop` here, so all save or none does.
         if stop.saves:
             trainer.save()
-        # A signal may have come after the last iteration.
+        # An interrupt may have come after the last iteration.
         return stop.status or interrupts.status
 
 
@@ -127,7 +127,7 @@ class Trainer:
       pending: Metrics of iteration `done` that wait for its evaluation; None once they are written.
       rollouts: Running rollouts of iterations `done`, `done` + 1, ...
       saved: Number of iterations that the newest checkpoint has.
-      interrupted: Function that tells whether a signal came.
+      interrupted: Function that tells whether an interrupt came.
     """
 
     def __init__(self, config: ConfigDict, workdir: Path, hosts: Hosts) -> None:

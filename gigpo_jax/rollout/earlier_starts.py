@@ -19,7 +19,7 @@ from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.fork_starts import past_before
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
-from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, gives_signal
+from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, has_contrast
 
 # Last numbers of the seeds of the draws; seeds of other draws do not have them.
 _STARTS = (1 << 31) + 2
@@ -93,7 +93,7 @@ class EarlierStarts(TaskSource):
         iteration: int,
         metrics: Mapping[str, float] = NO_METRICS,
     ) -> dict[str, float]:
-        """Adds a state of each group with a signal; the oldest ones go."""
+        """Adds a state of each group with contrast; the oldest ones go."""
         groups = defaultdict(list)
         for trajectory in trajectories:
             if not trajectory.aborted:
@@ -101,7 +101,7 @@ class EarlierStarts(TaskSource):
         entries = []
         for number, episodes in groups.items():
             steps = [(episode, t) for episode in episodes for t in range(1, len(episode.turns))]
-            if gives_signal(episodes) and steps:
+            if has_contrast(episodes) and steps:
                 seed = (self._seed, iteration, number, _STATES)
                 choice = np.random.default_rng(seed).integers(len(steps))
                 entries.append(_make_entry(*steps[choice]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.trajectory import Trajectory, gives_signal
+from gigpo_jax.trajectory import Trajectory, has_contrast
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Group:
             self.episodes[member] = (trajectory,)
 
     def needs_replacement(self) -> bool:
-        """Returns whether all episodes have ended and their last trials give no signal."""
+        """Returns whether all episodes have ended and their last trials have no contrast."""
         newest_trials = [trials[-1] for trials in self.episodes if trials]
-        return len(newest_trials) == len(self.episodes) and not gives_signal(newest_trials)
+        return len(newest_trials) == len(self.episodes) and not has_contrast(newest_trials)
 
     def mark_replaced(self) -> None:
         """Marks the last trials: nothing is learnt from them."""

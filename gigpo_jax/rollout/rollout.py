@@ -46,8 +46,8 @@ async def rollout(
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
       pasts: Actions of each task that are replayed before the policy acts; None: none.
-      ends: Rule for the end of a group, and the replacement of one without signal
-        (`trajectory.gives_signal`).
+      ends: Rule for the end of a group, and the replacement of one without contrast
+        (`trajectory.has_contrast`).
       forking: Number of the `group_size` episodes that begin in states of the others, once these
         have ended, and how the states are chosen. Whole groups only.
       shares_texts: Whether parts of a group's episodes may share what the policy writes.
@@ -154,7 +154,7 @@ class _RolloutState:
             self._start_episodes(place, group, choose_pasts(self.forking, newest_trials, seeds))
 
     def _replace_group(self, place: int, group: Group) -> None:
-        """Starts the next spare of a place if its group has ended without signal."""
+        """Starts the next spare of a place if its group has ended without contrast."""
         replacements = len(self.groups_by_place[place]) - 1
         # The spares of a place are used in their order, so a run is repeatable whichever
         # group ends first.

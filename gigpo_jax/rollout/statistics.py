@@ -7,7 +7,7 @@ import numpy as np
 
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, gives_signal
+from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, has_contrast
 
 
 def metrics_by_environment(
@@ -125,7 +125,7 @@ def _count_episodes(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/forks": sum(t.is_forked for t in finished),
         "rollout/earlier_starts": sum(t.past.source == EARLIER for t in finished),
         "rollout/saved_tokens": sum(t.past.tokens for t in finished if t.is_forked),
-        "rollout/groups_without_signal": sum(not gives_signal(group) for group in groups.values()),
+        "rollout/groups_without_contrast": sum(not has_contrast(g) for g in groups.values()),
         "rollout/refilled_groups": sum(group[0].replaced for group in groups.values()),
     }
 

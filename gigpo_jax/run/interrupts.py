@@ -7,16 +7,16 @@ from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-from gigpo_jax.core.signals import SIGNALS
+from gigpo_jax.core.early_interrupts import INTERRUPTS
 
 _T = TypeVar("_T")
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while there was nothing to save.
+    """An interrupt came while there was nothing to save.
 
     Attributes:
-      status: Exit status of the signal (143 or 130).
+      status: Exit status of the interrupt (143 or 130).
     """
 
     def __init__(self, status: int) -> None:
@@ -28,35 +28,34 @@ def raise_interrupted() -> None:
     """Lets the first SIGTERM or SIGINT raise `Interrupted`, and the next one end the process."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        # Restored first: a second signal ends the process even if `Interrupted` is swallowed on its
-        # way.
-        for handled in SIGNALS:
+        # Restored first: the second one ends the process even if `Interrupted` is swallowed.
+        for handled in INTERRUPTS:
             signal.signal(handled, signal.SIG_DFL)
         raise Interrupted(128 + number)
 
-    for number in SIGNALS:
+    for number in INTERRUPTS:
         signal.signal(number, handle)
 
 
 class UpdateStopped(Exception):
-    """A signal came during an update, and the update was dropped."""
+    """An interrupt came during an update, and the update was dropped."""
 
 
 class Interrupts:
     """A context in which SIGTERM and SIGINT only set `status`, or call a function of the program.
 
     Attributes:
-      status: Exit status of the signal (143 or 130); 0 before a signal.
+      status: Exit status of the interrupt (143 or 130); 0 before an interrupt.
     """
 
-    def __init__(self, on_signal: Callable[[], object] | None = None) -> None:
-        """Takes a function to call at every signal."""
+    def __init__(self, on_interrupt: Callable[[], object] | None = None) -> None:
+        """Takes a function to call at every interrupt."""
         self.status = 0
-        self._on_signal = on_signal
+        self._on_interrupt = on_interrupt
 
     def __enter__(self) -> "Interrupts":
         self._previous_handlers = {
-            number: signal.signal(number, self._handle) for number in SIGNALS
+            number: signal.signal(number, self._handle) for number in INTERRUPTS
         }
         return self
 
@@ -70,8 +69,8 @@ class Interrupts:
         # A flag and no exception: an exception could interrupt an update between the donation of
         # its arguments and the assignment of its result.
         self.status = 128 + number
-        if self._on_signal is not None:
-            self._on_signal()
+        if self._on_interrupt is not None:
+            self._on_interrupt()
 
 
 def run_async(work: Coroutine[Any, Any, _T]) -> _T:
@@ -79,7 +78,7 @@ def run_async(work: Coroutine[Any, Any, _T]) -> _T:
     task: asyncio.Task[_T] | None = None
 
     def cancel() -> None:
-        # A signal may come before there is a task, and after its loop was closed.
+        # An interrupt may come before there is a task, and after its loop was closed.
         if task is not None and not task.get_loop().is_closed():
             # The thread-safe call also wakes a loop that waits for its sockets.
             task.get_loop().call_soon_threadsafe(task.cancel)
@@ -92,7 +91,7 @@ def run_async(work: Coroutine[Any, Any, _T]) -> _T:
         try:
             return runner.get_loop().run_until_complete(task)
         except asyncio.CancelledError:
-            # Another cancellation, such as a bug of the coroutine: not a signal.
+            # Another cancellation, such as a bug of the coroutine: not an interrupt.
             if not interrupts.status:
                 raise
     raise Interrupted(interrupts.status)

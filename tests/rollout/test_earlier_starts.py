@@ -25,7 +25,7 @@ from gigpo_jax.trajectory import (
     Past,
     Trajectory,
     finished_steps,
-    gives_signal,
+    has_contrast,
 )
 from tests.configs.example import get_config
 from tests.metrics import records
@@ -151,7 +151,7 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
         starts = EarlierStarts(all_tasks, 3, 9, seed=3)
         starts.add(first, 0)
         assert len(starts.states) == sum(
-            gives_signal(first[start : start + 4]) for start in range(0, 24, 4)
+            has_contrast(first[start : start + 4]) for start in range(0, 24, 4)
         )
         tasks, pasts = starts.choose(all_tasks[:6], 1)
         episodes = play(pool, pasts=pasts, tasks=tasks, iteration=6)

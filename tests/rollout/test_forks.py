@@ -29,7 +29,7 @@ from gigpo_jax.trajectory import (
     StepCredit,
     Trajectory,
     finished_steps,
-    gives_signal,
+    has_contrast,
 )
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 from tests.turns import make_turn
@@ -149,7 +149,7 @@ def test_groups_with_forks_are_replaced_whole() -> None:
         assert [t.member for t in members] == [0, 1, 2]
         assert not members[0].is_forked
         if members[0].replaced:
-            assert not gives_signal(members)
+            assert not has_contrast(members)
 
 
 def test_without_a_finished_episode_all_begin_at_the_start() -> None:
@@ -182,5 +182,5 @@ def test_statistics_of_episodes_leave_forks_out() -> None:
     assert metrics["rollout/generated_tokens"] == 27
     assert [step.forked for step in steps] == [False] * 5 + [True] * 4
     # The whole return of the fork is the lost episode's.
-    assert not gives_signal([lost, fork])
-    assert gives_signal([won, fork])
+    assert not has_contrast([lost, fork])
+    assert has_contrast([won, fork])

@@ -1,4 +1,4 @@
-"""When a group of episodes ends, and what is played in place of one without signal."""
+"""When a group of episodes ends, and what is played in place of one without contrast."""
 
 import asyncio
 import dataclasses
@@ -11,7 +11,7 @@ from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import spare_groups
-from gigpo_jax.trajectory import Trajectory, finished_steps, gives_signal
+from gigpo_jax.trajectory import Trajectory, finished_steps, has_contrast
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 
 
@@ -22,7 +22,7 @@ def by_group(trajectories: list[Trajectory]) -> dict[int, list[Trajectory]]:
     }
 
 
-def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
+def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         tasks = pool.tasks("train")
         spares = spare_groups(tasks, 5, 6, 2, seed=3)
@@ -30,26 +30,26 @@ def test_groups_without_signal_are_replaced_by_the_next_spare_group() -> None:
         refilled = play(pool, size=2, ends=GroupEnd(spares=spares))
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         expected = []
-        signals = []
+        contrasts = []
         for place, group in by_group(plain).items():
             for number, task in [(place, tasks[place]), *spares[place]]:
                 alone = rollout(
                     [task], {"": (runner, pool)}, group_size=2, iteration=5, first_group=number
                 )
                 group = asyncio.run(alone)
-                last = gives_signal(group) or number == spares[place][-1][0]
+                last = has_contrast(group) or number == spares[place][-1][0]
                 expected += [dataclasses.replace(episode, replaced=not last) for episode in group]
-                signals += [gives_signal(group)] * last
+                contrasts += [has_contrast(group)] * last
                 if last:
                     break
     assert same(refilled, expected)
     replaced = {t.group for t in refilled if t.replaced}
     assert len(replaced) > 6 > 0, "some groups were replaced twice"
-    assert set(signals) == {True, False}, "the number of spare groups is a limit"
+    assert set(contrasts) == {True, False}, "the number of spare groups is a limit"
     assert {refilled[step.trajectory].replaced for step in finished_steps(refilled)} == {False}
     metrics = rollout_metrics(refilled, finished_steps(refilled), ())
     assert metrics["rollout/refilled_groups"] == len(replaced)
-    assert metrics["rollout/groups_without_signal"] == len(replaced) + signals.count(False)
+    assert metrics["rollout/groups_without_contrast"] == len(replaced) + contrasts.count(False)
     assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
     with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=2) as pool:
         assert same(play(pool, size=2, ends=GroupEnd(spares=spares)), refilled), (

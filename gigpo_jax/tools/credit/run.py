@@ -294,7 +294,7 @@ async def _play(
                 episodes, rows, await sampler.returns(folder, states, plan.continuations)
             )
         except asyncio.CancelledError:
-            # No signal: something else cancelled the task, and the caller must see it.
+            # No interrupt: something else cancelled the task, and the caller must see it.
             if not interrupts.status:
                 raise
             say("stopped; the same command continues from there")

@@ -232,7 +232,7 @@ async def serve_requests(
         await runner.cleanup()
 
 
-async def _serve_until_signal(service: Service, host: str, port: int) -> None:
+async def _serve_until_interrupt(service: Service, host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     started: asyncio.Future[int] = loop.create_future()
     server = asyncio.create_task(serve_requests(service, host, port, started))
@@ -246,7 +246,7 @@ async def _serve_until_signal(service: Service, host: str, port: int) -> None:
     try:
         await server
     except asyncio.CancelledError:
-        # A cancelled server is the orderly end after a signal.
+        # A cancelled server is the orderly end after an interrupt.
         if not server.cancelled():
             raise
 
@@ -279,4 +279,4 @@ def run_server(
         "passages": len(index.passages),
         "digest": index.digest,
     }
-    asyncio.run(_serve_until_signal(Service(retriever, about, threads=threads), host, port))
+    asyncio.run(_serve_until_interrupt(Service(retriever, about, threads=threads), host, port))

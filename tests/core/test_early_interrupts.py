@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Python runs it before anything else; a signal comes when the module of that name is imported.
+# Python runs it before anything else; an interrupt comes when the module of that name is imported.
 INTERRUPTER = """
 import os, signal, sys
 
@@ -26,7 +26,7 @@ CONFIG = "--config=quickstart"
 def interrupt(
     tmp_path: Path, imported: str, *words: str, number: int = signal.SIGINT
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command that gets a signal when it imports a module."""
+    """Runs a command that gets an interrupt when it imports a module."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTER)
     paths = [str(tmp_path), os.getcwd()]
     environment = os.environ | {
@@ -92,10 +92,10 @@ def test_ctrl_c_while_a_tool_reads_is_one_line(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gigpo_jax", "inspect", str(tmp_path)]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     with config.open("w"):  # returns once the tool reads
-        # Python may see a signal too late to leave a read that is about to begin; the next one ends it.
+        # Python may see an interrupt too late to leave a read that is about to begin; the next one ends it.
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
-            # Long enough for a loaded machine: a second signal would kill a process that is about to end.
+            # Long enough for a loaded machine: a second interrupt would kill a process that is about to end.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=20)
         _, errors = process.communicate(timeout=240)
@@ -104,10 +104,10 @@ def test_ctrl_c_while_a_tool_reads_is_one_line(tmp_path: Path) -> None:
 
 COMPUTES = """
 import hashlib, signal
-from gigpo_jax.core.signals import SIGNALS, end_at_second_signal
-for number in SIGNALS:
+from gigpo_jax.core.early_interrupts import INTERRUPTS, end_at_second_interrupt
+for number in INTERRUPTS:
     signal.signal(number, lambda number, frame: None)
-end_at_second_signal()
+end_at_second_interrupt()
 print("ready", flush=True)
 hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where no handler of Python runs
 """
@@ -117,14 +117,14 @@ hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where no handler of 
     ("number", "status"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_a_second_signal_ends_a_process_that_computes(number: int, status: int) -> None:
+def test_a_second_interrupt_ends_a_process_that_computes(number: int, status: int) -> None:
     words = [sys.executable, "-c", COMPUTES]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # One signal, sent twice as `timeout` does, is no second one.
+        # One interrupt, sent twice as `timeout` does, is no second one.
         process.send_signal(number)
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
