@@ -78,7 +78,7 @@ def found(groups: range) -> dict:
     )
     for trajectory, _ in choose_episodes(trajectories, all_rows):
         trajectory.notes[LESSON] = f"{trajectory.group}, {trajectory.member}"
-    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    starts = EarlierStarts(config, TASKS)
     starts.add(trajectories, 0)
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]

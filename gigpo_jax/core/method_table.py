@@ -56,7 +56,10 @@ METHOD_EPISODE_PARTS = {
 }
 
 # `rollout.task_sources.TaskSource` by what needs it.
-METHOD_SOURCES = {"train.experience": "gigpo_jax.methods.slea.experience:Library"}
+METHOD_SOURCES = {
+    "train.expert_starts": "gigpo_jax.methods.tcod.expert_starts:ExpertStarts",
+    "train.experience": "gigpo_jax.methods.slea.experience:Library",
+}
 
 # Descriptions of metrics by the first part of their names.
 METHOD_METRICS = {

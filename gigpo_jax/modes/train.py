@@ -24,7 +24,6 @@ from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
-from gigpo_jax.rollout.forks import make_forking
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.part_table import part_metrics
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
@@ -203,7 +202,8 @@ class Trainer:
         self.done = self.saved = record["iteration"]
         self.pending = record["pending"]
         for name, source in self.sources.items():
-            source.restore(record[name])
+            # A source without a memory has no record in older checkpoints.
+            source.restore(record.get(name))
         iterations = self.config.train.iterations
         if self.done >= iterations and self.pending is None:
             report.say(
@@ -348,9 +348,8 @@ class Trainer:
                 group_size=train.group_size,
                 iteration=iteration,
                 first_group=choice.first_group,
-                pasts=choice.pasts,
+                starts=choice.starts,
                 ends=GroupEnd(train.finish_fraction, choice.spares),
-                forking=make_forking(self.config),
                 shares_texts=True,
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",

@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -31,13 +30,14 @@ class Curriculum(TaskSource):
 
     name = "curriculum"
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
         """Takes the tasks of the run.
 
         Raises:
           InputError: no environment has several types, or one with several has tasks without a
             type.
         """
+        del config
         self._tasks = tasks
         self._sizes = Counter(task.kind for task in tasks)
         self.rates = dict.fromkeys(self._sizes, 0.5)
@@ -53,12 +53,6 @@ class Curriculum(TaskSource):
                 value="'success'",
                 fix="use none, or tasks with two types (Task.type) or more",
             )
-
-    @classmethod
-    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
-        """The curriculum of a training run with `train.curriculum=success`."""
-        del config
-        return cls(tasks)
 
     def weights(self) -> np.ndarray:
         """Returns the probability of each task, [tasks] f64, up to an environment's factor."""

@@ -10,16 +10,16 @@ such a state may give one that lies further on.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.fork_starts import past_before
+from gigpo_jax.rollout.recorded_starts import RecordedStarts, past_before
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
-from gigpo_jax.trajectory import BEGINNING, EARLIER, Past, Trajectory, has_contrast
+from gigpo_jax.trajectory import EARLIER, Past, Trajectory, has_contrast
 
 # Last numbers of the seeds of the draws; seeds of other draws do not have them.
 _STARTS = (1 << 31) + 2
@@ -34,34 +34,22 @@ class EarlierStarts(TaskSource):
 
     Attributes:
       states: The states as JSON values, the oldest first.
+      capacity: Largest number of states.
     """
 
     name = "earlier_starts"
 
-    def __init__(self, tasks: Sequence[Task], groups: int, capacity: int, seed: int) -> None:
-        """Begins without states.
-
-        Args:
-          tasks: All tasks of the run.
-          groups: Number of an iteration's groups that begin in states.
-          capacity: Largest number of states.
-          seed: Seed of the run.
-        """
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
+        """Begins without states."""
+        train = config.train
         self._tasks = {(task.environment, task.id): task for task in tasks}
-        self._groups = groups
-        self._capacity = capacity
-        self._seed = seed
+        # Plus a rounding error: 0.29 of 100 groups are 29.
+        self._groups = int(train.earlier_starts * train.groups + 1e-6)
+        self._seed = config.seed
+        self.capacity = CAPACITY
         self.states: list[dict[str, Any]] = []
 
-    @classmethod
-    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
-        """The memory of a training run with `train.earlier_starts`."""
-        train = config.train
-        # Plus a rounding error: 0.29 of 100 groups are 29.
-        groups = int(train.earlier_starts * train.groups + 1e-6)
-        return cls(tasks, groups, CAPACITY, config.seed)
-
-    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], list[Past]]:
+    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], RecordedStarts]:
         """Replaces some of an iteration's tasks by states of the same environment.
 
         It is a pure function of the memory and the arguments.
@@ -75,7 +63,7 @@ class EarlierStarts(TaskSource):
         """
         generator = np.random.default_rng((self._seed, iteration, _STARTS))
         new_tasks = list(tasks)
-        pasts = [BEGINNING] * len(tasks)
+        pasts = {}
         for place in generator.permutation(len(tasks))[: self._groups].tolist():
             label = tasks[place].environment
             entries = [entry for entry in self.states if entry["environment"] == label]
@@ -85,7 +73,7 @@ class EarlierStarts(TaskSource):
                 state = (entry["text"], entry["anchor"])
                 # Its reward would be a constant of the group, its tokens are in no statistic.
                 pasts[place] = Past(tuple(entry["actions"]), state, source=EARLIER)
-        return new_tasks, pasts
+        return new_tasks, RecordedStarts(pasts)
 
     def add(
         self,
@@ -105,7 +93,7 @@ class EarlierStarts(TaskSource):
                 seed = (self._seed, iteration, number, _STATES)
                 choice = np.random.default_rng(seed).integers(len(steps))
                 entries.append(_make_entry(*steps[choice]))
-        self.states = [*self.states, *all_records(entries)][-self._capacity :]
+        self.states = [*self.states, *all_records(entries)][-self.capacity :]
         return {"rollout/earlier_states": len(self.states)}
 
     def record(self) -> list[dict[str, Any]]:
@@ -118,7 +106,7 @@ class EarlierStarts(TaskSource):
 
 
 def _make_entry(episode: Trajectory, number: int) -> dict[str, Any]:
-    past = past_before(episode, number)
+    past = past_before(episode, number, EARLIER)
     assert past.state is not None
     text, anchor = past.state
     return {

@@ -1,49 +1,58 @@
-"""The states in which forks begin (docs/forks.md)."""
+"""Forks: episodes of a group that begin in states of its first ones (docs/forks.md)."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout import fork_choices
-from gigpo_jax.rollout.forks import Forking
-from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
+from gigpo_jax.rollout.recorded_starts import past_before
+from gigpo_jax.rollout.starts import Starts
+from gigpo_jax.rollout.task_sources import TaskSource
+from gigpo_jax.trajectory import BEGINNING, FORKS, Past, Trajectory
 
 # Last number of the seed of the draws; seeds of other draws do not have it.
 _DRAWS = (1 << 31) + 1
 
 
-def choose_pasts(
-    forking: Forking, episodes: Sequence[Trajectory], seed: tuple[int, int, int]
-) -> list[Past]:
-    """Chooses the starts of a group's forks.
+class Forks(TaskSource, Starts):
+    """The forks of a group, whose states follow from its first episodes, whichever ended last."""
 
-    It is a pure function of its arguments, so that a resumed run chooses the same starts.
+    name = "forks"
 
-    Args:
-      forking: Number and choice of the starts.
-      episodes: First episodes of the group; aborted ones are ignored.
-      seed: Seed of the run, iteration and group.
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
+        """Reads how many there are, and how their states are chosen."""
+        del tasks
+        self.forks = config.train.forks
+        self._choice = config.train.fork_choice
+        self._gamma = config.rl.gamma
+        self._seed = config.seed
 
-    Returns:
-      `forking.number` pasts; without a finished episode all are the start of the task.
-    """
-    finished = [episode for episode in episodes if not episode.aborted]
-    steps = [(episode, number) for episode in finished for number in range(len(episode.turns))]
-    if not steps:
-        return [BEGINNING] * forking.number
-    visits = _list_visits(steps)
-    if forking.choice == "uncertainty":
-        rows = fork_choices.choose_uncertain(visits, forking.number, forking.gamma)
-    elif forking.choice == "entropy":
-        rows = fork_choices.choose_surprising(visits, forking.number)
-    else:
-        generator = np.random.default_rng((*seed, _DRAWS))
-        rows = fork_choices.choose_uniform(visits, forking.number, generator)
-    return [past_before(*steps[row]) for row in rows.tolist()]
+    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts]:
+        """Keeps the tasks."""
+        return tasks, self
+
+    def begin_forks(self, episodes: Sequence[Trajectory], iteration: int) -> list[Past]:
+        """Chooses states of the episodes that were not aborted; without one the task's start."""
+        finished = [episode for episode in episodes if not episode.aborted]
+        steps = [(episode, number) for episode in finished for number in range(len(episode.turns))]
+        if not steps:
+            return [BEGINNING] * self.forks
+        visits = list_visits(steps)
+        if self._choice == "uncertainty":
+            rows = fork_choices.choose_uncertain(visits, self.forks, self._gamma)
+        elif self._choice == "entropy":
+            rows = fork_choices.choose_surprising(visits, self.forks)
+        else:
+            seed = (self._seed, iteration, episodes[0].group, _DRAWS)
+            rows = fork_choices.choose_uniform(visits, self.forks, np.random.default_rng(seed))
+        chosen = [steps[row] for row in rows.tolist()]
+        return [past_before(episode, number, FORKS) for episode, number in chosen]
 
 
-def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits:
-    """The visits of pairs (episode, index of a turn)."""
+def list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits:
+    """Lists the visits of pairs (episode, index of a turn)."""
     turns = [episode.turns[number] for episode, number in steps]
     anchors = {turn.anchor: None for turn in turns}
     numbers = {anchor: number for number, anchor in enumerate(anchors)}
@@ -53,17 +62,4 @@ def _list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits
         step=np.array([number for _, number in steps]),
         reward=np.array([turn.reward - turn.penalty for turn in turns]),
         surprise=np.array([turn.uncertainty for turn in turns]),
-    )
-
-
-def past_before(episode: Trajectory, number: int) -> Past:
-    """The actions of the task before a turn."""
-    past = episode.past
-    earlier_turns = episode.turns[:number]
-    turn = episode.turns[number]
-    return Past(
-        past.actions + tuple(earlier.action for earlier in earlier_turns),
-        (turn.observation, turn.anchor),
-        past.reward + sum(earlier.reward for earlier in earlier_turns),
-        past.tokens + sum(len(earlier.response_tokens) for earlier in earlier_turns),
     )

@@ -21,6 +21,7 @@ KEYS = part_keys(
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks an environment whose responses state plans."""
+    del run
     env = config.env
     if env.plan == "none":
         return
@@ -35,8 +36,6 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     require(can_show, config, "env.plan", reason, "use env.prompt=full or compact, or leave it out")
     reason = "its responses have no tags around the action"
     require(bool(environment.action_tags), config, "env.plan", reason, fix)
-    reason = "forks begin without the plan of their state"
-    require(not run.train.forks, run, "train.forks", reason, "use 0, or env.plan=none")
     PLANS[env.plan].check(config)
 
 

@@ -15,9 +15,9 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.rollout.episode import Runner
 from gigpo_jax.rollout.episode_parts import REFLECTION, EpisodePlan
-from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
-from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
+from gigpo_jax.rollout.starts import TASK_STARTS, Starts
+from gigpo_jax.trajectory import Past, Trajectory
 
 
 class TooManyAborted(RuntimeError):
@@ -31,9 +31,8 @@ async def rollout(
     group_size: int,
     iteration: int,
     first_group: int = 0,
-    pasts: Sequence[Past] | None = None,
+    starts: Starts = TASK_STARTS,
     ends: GroupEnd = WHOLE_GROUPS,
-    forking: Forking = NO_FORKS,
     shares_texts: bool = False,
 ) -> list[Trajectory]:
     """Plays `group_size` episodes of every task, as many at once as the pools have environments.
@@ -45,11 +44,10 @@ async def rollout(
       iteration: Part of every request's key; evaluations use negative numbers.
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
-      pasts: Actions of each task that are replayed before the policy acts; None: none.
+      starts: Choice of the states in which the episodes of each group begin; with forks whole
+        groups only.
       ends: Rule for the end of a group, and the replacement of one without contrast
         (`trajectory.has_contrast`).
-      forking: Number of the `group_size` episodes that begin in states of the others, once these
-        have ended, and how the states are chosen. Whole groups only.
       shares_texts: Whether parts of a group's episodes may share what the policy writes.
 
     Returns:
@@ -60,7 +58,7 @@ async def rollout(
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    state = _RolloutState(players, group_size, iteration, pasts, ends, forking, shares_texts)
+    state = _RolloutState(players, group_size, iteration, starts, ends, shares_texts)
     try:
         async with asyncio.TaskGroup() as coroutines:
             state.coroutines = coroutines
@@ -93,22 +91,25 @@ class _RolloutState:
     players: Mapping[str, tuple[Runner, EnvPool]]
     group_size: int
     iteration: int
-    pasts: Sequence[Past] | None
+    starts: Starts
     ends: GroupEnd
-    forking: Forking
     shares_texts: bool
     coroutines: asyncio.TaskGroup = field(init=False)
     groups_by_place: dict[int, list[Group]] = field(default_factory=lambda: defaultdict(list))
     abort_reasons: Counter[str] = field(default_factory=Counter)
 
     def start_group(self, place: int, number: int, task: Task) -> None:
-        """Starts the episodes of a group that begin with the task, or with its past."""
-        # The coroutines start at the next await: all members of the group are in the list
-        # before one ends.
+        """Starts the episodes of a group but its forks."""
         group = Group(number, task, episodes=[()] * self.group_size)
         self.groups_by_place[place].append(group)
-        past = self.pasts[place] if self.pasts else BEGINNING
-        self._start_episodes(place, group, [past] * (self.group_size - self.forking.number))
+        self.coroutines.create_task(self._begin_group(place, group))
+
+    async def _begin_group(self, place: int, group: Group) -> None:
+        _, pool = self.players[group.task.environment]
+        past = await self.starts.begin_group(group.task, group.number, self.iteration, pool)
+        # The coroutines start at the next await: all members of the group are in the list
+        # before one ends.
+        self._start_episodes(place, group, [past] * (self.group_size - self.starts.forks))
 
     def _start_episodes(self, place: int, group: Group, starts: Sequence[Past]) -> None:
         for past in starts:
@@ -139,19 +140,16 @@ class _RolloutState:
             episodes = self.group_size * sum(map(len, self.groups_by_place.values()))
             _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
         group.end_early(self.ends.required_episodes(self.group_size))
-        self._start_forks(place, group, settings.seed)
+        self._start_forks(place, group)
         self._replace_group(place, group)
 
-    def _start_forks(self, place: int, group: Group, seed: int) -> None:
+    def _start_forks(self, place: int, group: Group) -> None:
         """Starts the forks of a group when the last one of its first episodes has ended."""
-        # Their states follow from these episodes alone, whichever ended last.
-        first_episodes = group.episodes[: self.group_size - self.forking.number]
+        first_episodes = group.episodes[: self.group_size - self.starts.forks]
         if len(group.coroutines) < self.group_size and all(first_episodes):
             newest_trials = [trials[-1] for trials in first_episodes]
-            from gigpo_jax.rollout.fork_starts import choose_pasts
-
-            seeds = (seed, self.iteration, group.number)
-            self._start_episodes(place, group, choose_pasts(self.forking, newest_trials, seeds))
+            pasts = self.starts.begin_forks(newest_trials, self.iteration)
+            self._start_episodes(place, group, pasts)
 
     def _replace_group(self, place: int, group: Group) -> None:
         """Starts the next spare of a place if its group has ended without contrast."""

@@ -1,9 +1,9 @@
-"""Config keys of episodes that begin in states of others or of an expert (docs/forks.md)."""
+"""Config keys of episodes that begin in recorded states (docs/forks.md)."""
 
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.key_types import DECAY, Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.keys import declare, part_keys, value_of
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
@@ -35,11 +35,36 @@ KEYS = part_keys(
         DECAY,
     ),
 )
+# The keys that begin episodes in recorded states; a run has one of them.
+STARTS = ("train.forks", "train.expert_starts", "train.earlier_starts")
+
+
+def find_start_keys(run: ConfigDict) -> list[str]:
+    """The keys of `STARTS` that a config sets."""
+    return [key for key in STARTS if value_of(run, key)]
 
 
 def check(config: ConfigDict, trains: bool) -> None:
-    """Checks forks: their number, their states, and that the algorithm tells them apart."""
+    """Checks which groups and episodes begin in recorded states."""
     del trains
+    train = config.train
+    keys = find_start_keys(config)
+    for other in keys[1:]:
+        reason = "a task has one start for all of its episodes"
+        require(False, config, keys[0], reason, f"use 0, or {other}=0")
+    _check_forks(config)
+    if train.earlier_starts:
+        name = "train.earlier_starts"
+        reason = f"rounded down, no group of train.groups={train.groups}"
+        is_enough = train.earlier_starts * train.groups + 1e-6 >= 1
+        require(is_enough, config, name, reason, f"use at least {1 / train.groups:.3g}, or 0")
+        reason = "rollouts that run ahead would begin before the states are known"
+        fix = "use 0, or train.earlier_starts=0"
+        require(not train.max_staleness, config, "train.max_staleness", reason, fix)
+
+
+def _check_forks(config: ConfigDict) -> None:
+    """Checks the number of forks, their states, and that the algorithm tells them apart."""
     train = config.train
     name = config.rl.algorithm
     algorithm = find_algorithm(name, config.rl.settings)
@@ -69,63 +94,25 @@ def check(config: ConfigDict, trains: bool) -> None:
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
-    """Checks that an environment can begin in such states."""
-    environment = registry.spec(config.env.name)
-    is_conversation = isinstance(
-        registry.find_style(config.env.name, config.env.prompt), Conversation
-    )
-    if run.train.forks:
-        reason = "saved conversations have no replayed responses"
-        fix = "use 0, or another env.prompt than chat"
-        require(not is_conversation, run, "train.forks", reason, fix)
+    """Checks that an environment can begin in recorded states."""
+    env = config.env
+    environment = registry.spec(env.name)
+    for name in find_start_keys(run):
+        if name == "train.expert_starts":
+            # The policy's first step would be behind the limit.
+            reason = "starts that move and a limit that grows are two orders of the same steps"
+            require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
+            reason = f"{env.name} has no expert"
+            fix = "use 0, or another environment"
+            require(environment.expert is not None, run, name, reason, fix)
+        else:
+            reason = "episodes would begin without the plan of their state"
+            require(env.plan == "none", run, name, reason, "use 0, or env.plan=none")
+        is_conversation = isinstance(registry.find_style(env.name, env.prompt), Conversation)
+        reason = "a conversation has no responses for replayed actions"
+        require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
         reason = "a program plays whole episodes of a harness, and cannot replay actions"
-        require(not environment.harness, run, "train.forks", reason, "use 0")
-    if run.train.expert_starts:
-        _check_expert_starts(config, run, is_conversation)
-    if run.train.earlier_starts:
-        _check_earlier_starts(config, run, is_conversation)
-
-
-def _check_expert_starts(config: ConfigDict, run: ConfigDict, is_conversation: bool) -> None:
-    """Checks that episodes can begin in states of an expert."""
-    name = "train.expert_starts"
-    fix = "use 0, or another environment"
-    # A program of a harness has no expert either.
-    has_expert = registry.spec(config.env.name).expert is not None
-    require(has_expert, run, name, f"{config.env.name} has no expert", fix)
-    reason = "an expert's actions are no responses of a conversation"
-    require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
-    # The policy's first step would be behind the limit.
-    reason = "starts that move and a limit that grows are two orders of the same steps"
-    require(not config.env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
-    reason = "a task has one start for all of its episodes"
-    require(not run.train.forks, run, "train.forks", reason, "use 0, or train.expert_starts=0")
-    reason = "a task that takes the place of another one has no start"
-    require(not run.train.refill_groups, run, "train.refill_groups", reason, "use 0")
-
-
-def _check_earlier_starts(config: ConfigDict, run: ConfigDict, is_conversation: bool) -> None:
-    """Checks that episodes can begin in states of earlier ones."""
-    train = run.train
-    name = "train.earlier_starts"
-    reason = f"rounded down, no group of train.groups={train.groups}"
-    is_enough = train.earlier_starts * train.groups + 1e-6 >= 1
-    require(is_enough, run, name, reason, f"use at least {1 / train.groups:.3g}, or 0")
-    reason = "the states of a conversation have no responses"
-    require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
-    reason = "episodes would begin without the plan of their state"
-    require(config.env.plan == "none", run, name, reason, "use 0, or env.plan=none")
-    is_program = registry.spec(config.env.name).harness
-    reason = "a program plays whole episodes of a harness, and cannot replay actions"
-    require(not is_program, run, name, reason, "use 0")
-    fix = "use 0, or train.earlier_starts=0"
-    reason = "a task has one start for all of its episodes"
-    require(not train.forks, run, "train.forks", reason, fix)
-    require(not train.expert_starts, run, "train.expert_starts", reason, fix)
-    reason = "a task that takes the place of another one has no start"
-    require(not train.refill_groups, run, "train.refill_groups", reason, fix)
-    reason = "rollouts that run ahead would begin before the states are known"
-    require(not train.max_staleness, run, "train.max_staleness", reason, fix)
+        require(not environment.harness, run, name, reason, "use 0")
 
 
 PART = Part(KEYS, check=check, check_member=check_member)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -14,16 +14,17 @@ from gigpo_jax.core.method_table import METHOD_SOURCES
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
+from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
-from gigpo_jax.trajectory import Past, Trajectory
+from gigpo_jax.trajectory import Trajectory
 
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
 class TaskSource:
-    """A memory of earlier iterations, equal on all hosts, on which the next ones depend.
+    """What the next iterations depend on, equal on all hosts, such as a memory of earlier ones.
 
-    Every method but `start`, `record` and `restore` may be left out.
+    Every method may be left out.
 
     Attributes:
       name: Name of its record in a checkpoint.
@@ -33,22 +34,18 @@ class TaskSource:
     name = ""
     is_for_training = True
 
-    @classmethod
-    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
         """Makes the memory of a run at its start; an evaluation names no tasks."""
-        raise NotImplementedError
 
     def weights(self) -> np.ndarray | None:
         """Probability of each task of the run, up to an environment's factor; None: its order."""
         return None
 
-    def choose(
-        self, tasks: Sequence[Task], iteration: int
-    ) -> tuple[Sequence[Task], Sequence[Past] | None]:
+    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts | None]:
         """Replaces some of the tasks that all hosts play in an iteration.
 
         Returns:
-          The tasks, and where their episodes begin; None: all at the start of their task.
+          The tasks, and where their episodes begin; None: the source does not change it.
         """
         return tasks, None
 
@@ -82,12 +79,11 @@ class TaskSource:
         return {}
 
     def record(self) -> Any:
-        """The memory as JSON values, for a checkpoint's record."""
-        raise NotImplementedError
+        """The memory as JSON values, for a checkpoint's record; None: there is nothing to keep."""
+        return None
 
     def restore(self, record: Any) -> None:
         """Continues from a `record`."""
-        raise NotImplementedError
 
 
 # The sources in the order in which they learn, by what needs them
@@ -95,6 +91,7 @@ class TaskSource:
 SOURCES: ReferenceTable[type[TaskSource]] = ReferenceTable(
     {
         "train.curriculum=success": "gigpo_jax.rollout.curriculum:Curriculum",
+        "train.forks": "gigpo_jax.rollout.fork_starts:Forks",
         "train.earlier_starts": "gigpo_jax.rollout.earlier_starts:EarlierStarts",
     }
     | METHOD_SOURCES
@@ -107,7 +104,7 @@ def make_sources(
     """Makes the sources that a config asks for, by name."""
     needed = [SOURCES[condition] for condition in SOURCES if meets_condition(config, condition)]
     return {
-        source.name: source.start(config, tasks)
+        source.name: source(config, tasks)
         for source in needed
         if is_training or not source.is_for_training
     }
@@ -120,13 +117,13 @@ class TaskChoice:
     Attributes:
       first_group: Number of the first task's group.
       tasks: Task of each group.
-      pasts: Where the episodes of each task begin; None: all at the start of their task.
+      starts: Where the episodes begin.
       spares: Spare groups of each task, see `tasks.spare_groups`.
     """
 
     first_group: int
     tasks: Sequence[Task]
-    pasts: Sequence[Past] | None
+    starts: Starts
     spares: Sequence[Sequence[tuple[int, Task]]]
 
 
@@ -156,12 +153,11 @@ def choose_tasks(
     spares = spare_groups(
         tasks, iteration, train.groups, train.refill_groups, config.seed, weights, shares
     )
-    pasts = None
+    starts = TASK_STARTS
     for source in sources.values():
-        chosen, all_pasts = source.choose(chosen, iteration)
-        if all_pasts is not None:
-            _, pasts = host_share(all_pasts)
+        chosen, new_starts = source.choose(chosen, iteration)
+        starts = new_starts or starts
     # Every host draws all tasks, from the same seed, and takes its share.
     first_group, local_tasks = host_share(chosen)
     _, local_spares = host_share(spares)
-    return TaskChoice(first_group, local_tasks, pasts, local_spares)
+    return TaskChoice(first_group, local_tasks, starts, local_spares)

@@ -30,12 +30,12 @@ from gigpo_jax.rollout.environment import (
 from gigpo_jax.rollout.episode import EpisodeRunner, Runner
 from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.forks import NO_FORKS, Forking
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
-from gigpo_jax.trajectory import Past, Trajectory
+from gigpo_jax.trajectory import Trajectory
 
 # Numbers and quoted text, in which two reasons of one kind differ.
 COUNT_S = 1.0  # time between two counts of tokens beside a bar
@@ -110,27 +110,20 @@ class RolloutWorker:
         temperature: float,
         title: str,
         first_group: int = 0,
-        pasts: Sequence[Past] | None = None,
+        starts: Starts = TASK_STARTS,
         ends: GroupEnd = WHOLE_GROUPS,
-        forking: Forking = NO_FORKS,
         shares_texts: bool = False,
         is_training: bool = False,
     ) -> list[Trajectory]:
         """Plays `group_size` episodes of each task, each with up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, pasts, ends, forking, shares_texts: See
-            `rollout`.
+          tasks, group_size, iteration, first_group, starts, ends, shares_texts: See `rollout`.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
-          is_training: Whether `step_limit` of the iteration ends the episodes, they begin where
-            `train.expert_starts` has it, and turns are sampled again; else `env.max_steps` ends
-            them.
+          is_training: Whether `step_limit` of the iteration ends the episodes, and turns are
+            sampled again; else `env.max_steps` ends them.
         """
-        if is_training and self._environments[0].config.train.expert_starts:
-            from gigpo_jax.rollout.expert_starts import find_starts
-
-            pasts = await find_starts(self._environments, self.pools, tasks, iteration, first_group)
         settings = {}
         for environment in self._environments:
             label = environment.label
@@ -163,9 +156,8 @@ class RolloutWorker:
                     group_size=group_size,
                     iteration=iteration,
                     first_group=first_group,
-                    pasts=pasts,
+                    starts=starts,
                     ends=ends,
-                    forking=forking,
                     shares_texts=shares_texts,
                 )
             finally:

@@ -347,7 +347,7 @@ def test_forks_need_whole_groups_and_an_algorithm_that_tells_them():
     chat = default_config().unlock()
     chat.train.forks = 2
     chat.env.prompt = "chat_compact"
-    with pytest.raises(InputError, match=r"train\.forks=2: saved conversations have no replayed"):
+    with pytest.raises(InputError, match=r"train\.forks=2: a conversation has no responses"):
         resolve(chat)
     harness = default_config().unlock()
     harness.train.forks = 2

@@ -74,7 +74,7 @@ def test_each_environment_has_its_share_its_orders_and_spare_groups_of_its_own()
 
 
 def test_a_curriculum_leaves_the_shares_of_the_environments() -> None:
-    curriculum = Curriculum(TASKS)
+    curriculum = Curriculum(default_config(), TASKS)
     for _ in range(40):
         curriculum.add(
             [],
@@ -94,7 +94,7 @@ def test_a_curriculum_leaves_the_shares_of_the_environments() -> None:
     ]
     assert one.count("y") / 200 == pytest.approx(6 / 7, abs=0.1)  # 0.3 of 0.05 + 0.3
     with pytest.raises(InputError, match="have the types"):
-        Curriculum(TASKS[3:])
+        Curriculum(default_config(), TASKS[3:])
 
 
 def test_an_environment_has_its_own_values_and_those_of_the_run() -> None:

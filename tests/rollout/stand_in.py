@@ -16,8 +16,9 @@ from gigpo_jax.envs import registry
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
+from gigpo_jax.rollout.recorded_starts import RecordedStarts
 from gigpo_jax.rollout.rollout import rollout
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import Past, Trajectory, Turn
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 TOKENIZER = word_tokenizer(
@@ -103,6 +104,11 @@ def play(
     return asyncio.run(
         rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options)
     )
+
+
+def begin_with(*pasts: Past) -> RecordedStarts:
+    """Starts of the groups from 0."""
+    return RecordedStarts(dict(enumerate(pasts)))
 
 
 def same(one: Any, other: Any) -> bool:

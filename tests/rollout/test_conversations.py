@@ -19,7 +19,7 @@ from gigpo_jax.modes.sft import _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.trajectory import Past
-from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play
 
 CHAT = registry.find_style("example", "chat_compact")
 EOS = TOKENIZER.stop_token_ids[0]
@@ -129,7 +129,7 @@ def test_continuations_from_the_middle_see_the_responses_of_the_past():
             turns = episode.turns[: len(episode.turns) // 2]
             responses = tuple(tuple(turn.response_tokens.tolist()) for turn in turns)
             pasts.append(Past(tuple(turn.action for turn in turns), responses=responses))
-        rest = play(pool, StandIn(), settings=settings, size=1, pasts=pasts)
+        rest = play(pool, StandIn(), settings=settings, size=1, starts=begin_with(*pasts))
     for trajectory, continuation in zip(whole, rest, strict=True):
         turn = trajectory.turns[len(trajectory.turns) // 2]
         np.testing.assert_array_equal(continuation.turns[0].prompt_tokens, turn.prompt_tokens)

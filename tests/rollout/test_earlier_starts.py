@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from gigpo_jax.trajectory import (
 )
 from tests.configs.example import get_config
 from tests.metrics import records
-from tests.rollout.stand_in import EXAMPLE, play
+from tests.rollout.stand_in import EXAMPLE, begin_with, play
 from tests.turns import make_turn
 
 TASKS = [
@@ -37,6 +38,17 @@ TASKS = [
     for label in "ab"
     for number in range(4)
 ]
+
+
+def make_starts(
+    groups: int, tasks: Sequence[Task] = TASKS, capacity: int = earlier_starts.CAPACITY
+) -> EarlierStarts:
+    config = default_config()
+    config.train.groups = 10
+    config.train.earlier_starts = groups / 10
+    starts = EarlierStarts(config, tasks)
+    starts.capacity = capacity
+    return starts
 
 
 def make_episode(
@@ -56,7 +68,7 @@ def make_episode(
 
 
 def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
-    starts = EarlierStarts(TASKS, 2, 3, seed=1)
+    starts = make_starts(2, capacity=3)
     equal = [make_episode(TASKS[0], 0, [0.0, 1.0])] * 2
     first_steps = [make_episode(TASKS[1], 1, [reward]) for reward in (0.0, 1.0)]
     aborted = make_episode(TASKS[2], 2, [5.0, 5.0])
@@ -80,7 +92,7 @@ def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
 
 
 def test_all_later_steps_of_finished_episodes_are_drawn() -> None:
-    starts = EarlierStarts(TASKS, 1, 99, seed=1)
+    starts = make_starts(1)
     for iteration in range(2):
         episodes = [
             make_episode(TASKS[0], group, rewards)
@@ -98,7 +110,7 @@ def test_all_later_steps_of_finished_episodes_are_drawn() -> None:
 
 
 def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
-    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    starts = make_starts(1)
     past = Past(("x", "y"), source=EARLIER)
     starts.add([make_episode(TASKS[0], 0, [0.5, reward], past) for reward in (0.0, 1.0)], 3)
     (entry,) = starts.states
@@ -106,22 +118,24 @@ def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
 
 
 def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
-    starts = EarlierStarts(TASKS, 3, 9, seed=1)
+    starts = make_starts(3)
     drawn = [TASKS[number] for number in (0, 4, 1, 5, 2, 6)]
-    assert starts.choose(drawn, 1) == (drawn, [BEGINNING] * 6)
+    tasks, states = starts.choose(drawn, 1)
+    assert (tasks, states.pasts) == (drawn, {})
     starts.add([make_episode(TASKS[3], 0, [0.0, reward]) for reward in (0.0, 1.0)], 0)
     counts = set()
     for iteration in range(8):
-        tasks, pasts = starts.choose(drawn, iteration)
-        assert (tasks, pasts) == starts.choose(drawn, iteration)
-        changed = [place for place, past in enumerate(pasts) if past is not BEGINNING]
+        tasks, states = starts.choose(drawn, iteration)
+        changed = states.pasts
+        tasks_again, states_again = starts.choose(drawn, iteration)
+        assert (tasks_again, states_again.pasts) == (tasks, changed)
         # The places of environment b have no state.
         assert {drawn[place].environment for place in changed} <= {"a"}
         for place, task in enumerate(tasks):
             assert task is (TASKS[3] if place in changed else drawn[place])
-        for place in changed:
-            assert pasts[place].actions == ("0.0",)
-            assert pasts[place].source == EARLIER
+        for past in changed.values():
+            assert past.actions == ("0.0",)
+            assert past.source == EARLIER
         counts.add(len(changed))
     assert len(counts) > 1
     assert max(counts) <= 3
@@ -137,8 +151,8 @@ def test_hosts_have_the_states_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.concatenate(sent)
 
     monkeypatch.setattr(earlier_starts, "all_records", partial(all_records, join=take))
-    EarlierStarts(TASKS, 1, 9, seed=1).add(here, 0)
-    starts = EarlierStarts(TASKS, 1, 9, seed=1)
+    make_starts(1).add(here, 0)
+    starts = make_starts(1)
     starts.add(there, 0)
     assert [entry["task"] for entry in starts.states] == ["a0", "b0"]
     assert starts.states[0]["anchor"] == "é1"
@@ -148,17 +162,15 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         first = play(pool)
         all_tasks = pool.tasks("train")
-        starts = EarlierStarts(all_tasks, 3, 9, seed=3)
+        starts = make_starts(3, all_tasks)
         starts.add(first, 0)
         assert len(starts.states) == sum(
             has_contrast(first[start : start + 4]) for start in range(0, 24, 4)
         )
-        tasks, pasts = starts.choose(all_tasks[:6], 1)
-        episodes = play(pool, pasts=pasts, tasks=tasks, iteration=6)
+        tasks, states = starts.choose(all_tasks[:6], 1)
+        episodes = play(pool, starts=states, tasks=tasks, iteration=6)
     early = [episode for episode in episodes if episode.past.source == EARLIER]
-    assert {episode.group for episode in early} == {
-        place for place, past in enumerate(pasts) if past is not BEGINNING
-    }
+    assert {episode.group for episode in early} == {*states.pasts}
     assert len(early) == 12
     for episode in early:
         first_turn = episode.turns[0]
@@ -183,7 +195,7 @@ def test_a_state_that_the_replay_does_not_reach_ends_the_run() -> None:
         EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool,
         pytest.raises(InputError, match=r"train\.earlier_starts: .* differently; use 0"),
     ):
-        play(pool, groups=1, size=1, pasts=[past])
+        play(pool, groups=1, size=1, starts=begin_with(past))
 
 
 def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
@@ -194,18 +206,16 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
         return config
 
     config = resolve(change(**{"train.earlier_starts": 0.3}))
-    starts = EarlierStarts.start(config, TASKS)
-    assert starts is not None
+    starts = EarlierStarts(config, TASKS)
     assert starts._groups == 4  # of 16, rounded down
     for key, value, reason in (
         ("train.earlier_starts", 0.05, r"=0\.05: rounded down, no group .*; use at least 0\.0625"),
         ("train.earlier_starts", 1.0, r"earlier_starts=1\.0: must be at least 0 and below 1"),
-        ("env.prompt", "chat", r"earlier_starts=0\.25: the states of a conversation"),
+        ("env.prompt", "chat", r"earlier_starts=0\.25: a conversation has no responses"),
         ("env.plan", "subgoal", r"earlier_starts=0\.25: episodes would begin without the plan"),
         ("env.name", "examples.harness.agent:PLAYER", r"=0\.25: .* cannot replay actions; use 0"),
         ("train.forks", 2, r"train\.forks=2: a task has one start"),
         ("train.expert_starts", 2, r"train\.expert_starts=2: a task has one start"),
-        ("train.refill_groups", 1, r"train\.refill_groups=1: a task that takes the place"),
         ("train.max_staleness", 1, r"train\.max_staleness=1: rollouts that run ahead"),
     ):
         with pytest.raises(InputError, match=reason):

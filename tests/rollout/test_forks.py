@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.fork_starts import choose_pasts
-from gigpo_jax.rollout.forks import Forking
+from gigpo_jax.rollout.fork_starts import Forks
 from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
@@ -34,18 +34,26 @@ from gigpo_jax.trajectory import (
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 from tests.turns import make_turn
 
-FORKING = Forking(number=3, choice="uniform", gamma=0.9)
+
+def make_forks(number: int, choice: str) -> Forks:
+    config = default_config()
+    config.seed, config.rl.gamma = 3, 0.9
+    config.train.forks, config.train.fork_choice = number, choice
+    return Forks(config, ())
+
+
+FORKS = make_forks(3, "uniform")
 
 
 @pytest.mark.parametrize("choice", ["uniform", "uncertainty", "entropy"])
 def test_forks_begin_in_states_of_the_first_episodes(choice: str) -> None:
-    forking = replace(FORKING, choice=choice)
+    forks = make_forks(3, choice)
     engine = StandIn()
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         whole = play(pool, size=2)
-        forked = play(pool, engine, size=5, forking=forking)
+        forked = play(pool, engine, size=5, starts=forks)
         with EnvPool(EXAMPLE.build, workers=2, envs_per_worker=3) as other_pool:
-            assert same(play(other_pool, size=5, forking=forking), forked)
+            assert same(play(other_pool, size=5, starts=forks), forked)
     assert [t.member for t in forked] == list(range(5)) * 6
     assert same([t for t in forked if t.member < 2], whole)
     keys = {params.key for _, params in engine.requests}
@@ -76,7 +84,7 @@ def test_forks_begin_in_states_of_the_first_episodes(choice: str) -> None:
 
 def test_a_worker_that_dies_in_a_replay_costs_nothing() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
-        expected = play(pool, groups=1, size=5, forking=FORKING)
+        expected = play(pool, groups=1, size=5, starts=FORKS)
         attempts: list[Trajectory] = []
 
         def kill_before_forks(trajectory: Trajectory) -> None:
@@ -84,7 +92,7 @@ def test_a_worker_that_dies_in_a_replay_costs_nothing() -> None:
             if len(attempts) == 2:
                 os.kill(pool.pids[0], signal.SIGKILL)
 
-        hit = play(pool, groups=1, size=5, forking=FORKING, on_attempt=kill_before_forks)
+        hit = play(pool, groups=1, size=5, starts=FORKS, on_attempt=kill_before_forks)
         aborted = [t for t in attempts if t.aborted]
         assert any(t.is_forked and not t.turns for t in aborted)
         assert same([replace(t, replayed=False) for t in hit], expected)
@@ -96,12 +104,12 @@ def test_environments_that_do_not_replay_are_refused() -> None:
         EnvPool("tests.env_bridge.failing:DriftingEnv", workers=1, envs_per_worker=8) as pool,
         pytest.raises(InputError, match=message),
     ):
-        play(pool, size=5, forking=FORKING)
+        play(pool, size=5, starts=FORKS)
 
 
 def test_saved_forks_are_replayed_and_measured_from_their_states(tmp_path: Path) -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
-        episodes = play(pool, groups=2, size=5, forking=FORKING)
+        episodes = play(pool, groups=2, size=5, starts=FORKS)
     rows = len(finished_steps(episodes))
     zeros = np.zeros(rows, np.float32)
     credit = StepCredit(zeros, zeros, zeros, np.zeros(rows, np.int64))
@@ -139,9 +147,8 @@ def test_saved_forks_are_replayed_and_measured_from_their_states(tmp_path: Path)
 def test_groups_with_forks_are_replaced_whole() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         spares = spare_groups(pool.tasks("train"), 5, 6, 2, seed=3)
-        played = play(
-            pool, size=3, forking=replace(FORKING, number=1), ends=GroupEnd(spares=spares)
-        )
+        forks = make_forks(1, "uniform")
+        played = play(pool, size=3, starts=forks, ends=GroupEnd(spares=spares))
     groups = {t.group for t in played}
     assert max(groups) > 6
     for group in groups:
@@ -155,7 +162,7 @@ def test_groups_with_forks_are_replaced_whole() -> None:
 def test_without_a_finished_episode_all_begin_at_the_start() -> None:
     failed = Trajectory(Task("t", "", "train"), 0, 0, [make_turn()])
     failed.abort("broken", policy_dependent=False)
-    assert choose_pasts(FORKING, [failed], (0, 0, 0)) == [BEGINNING] * 3
+    assert FORKS.begin_forks([failed], 0) == [BEGINNING] * 3
 
 
 def test_statistics_of_episodes_leave_forks_out() -> None:

@@ -24,14 +24,14 @@ from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import Past, Trajectory, finished_steps
-from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play, same
 
 
 def test_an_episode_continues_from_any_of_its_states_as_it_did() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         whole = play(pool, size=1)
         pasts = [[turn.action for turn in t.turns[: len(t.turns) // 2]] for t in whole]
-        rest = play(pool, size=1, pasts=[Past(tuple(past)) for past in pasts])
+        rest = play(pool, size=1, starts=begin_with(*(Past(tuple(past)) for past in pasts)))
     assert max(map(len, pasts)) > 2
     for trajectory, other_trajectory, past in zip(whole, rest, pasts, strict=True):
         assert same(trajectory.turns[len(past) :], other_trajectory.turns)

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.curriculum import Curriculum
@@ -48,7 +49,7 @@ def test_types_that_succeed_half_the_time_are_drawn_most():
         for kind, count in (("a", 10), ("b", 20), ("c", 5))
         for i in range(count)
     ]
-    curriculum = Curriculum(tasks)
+    curriculum = Curriculum(default_config(), tasks)
     np.testing.assert_allclose(curriculum.weights()[[0, 10, 30]], [1 / 30, 1 / 60, 1 / 15])
     curriculum.add(
         [],
@@ -83,7 +84,7 @@ def test_a_curriculum_needs_types():
         InputError,
         match=r"config\.train\.curriculum='success': the tasks of env\.split have the types \[.*\]; use none",
     ):
-        Curriculum(TASKS)
+        Curriculum(default_config(), TASKS)
 
 
 def test_one_host_does_everything():

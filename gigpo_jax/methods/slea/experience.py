@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -68,30 +68,22 @@ class Library(TaskSource):
     Attributes:
       entries: Lessons by zone, in the order of admission.
       updates: Number of iterations whose lessons it has.
+      capacity: Largest number of lessons in a zone.
     """
 
     name = "library"
     is_for_training = False
 
-    def __init__(self, warmup: int, capacity: int) -> None:
-        """Starts without lessons.
-
-        Args:
-          warmup: Number of iterations before prompts show lessons.
-          capacity: Largest number of lessons in a zone.
-        """
-        self._warmup = warmup
-        self._capacity = capacity
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
+        """Starts without lessons."""
+        del tasks
+        # Number of iterations before prompts show lessons.
+        self._warmup = config.train.experience
+        self.capacity = CAPACITY
         self.entries: dict[str, list[LibraryEntry]] = {zone: [] for zone in ZONES}
         self.updates = 0
         # (task kind, state) -> first member of its cluster, None: of none. Searches take long.
         self._found: dict[tuple[str, str], str | None] = {}
-
-    @classmethod
-    def start(cls, config: ConfigDict, tasks: Sequence[Task]) -> Self:
-        """The library of a run at its start, where `train.experience` asks for one."""
-        del tasks
-        return cls(config.train.experience, CAPACITY)
 
     def find_lessons(self, kind: str, state: str) -> tuple[tuple[str, ...], ...]:
         """The best lessons of each zone for a state, best first.
@@ -157,7 +149,7 @@ class Library(TaskSource):
                 entry.score = max(entry.score, score)
                 entry.clusters = list(dict.fromkeys((*entry.clusters, *clusters)))
                 return
-        if len(entries) >= self._capacity:
+        if len(entries) >= self.capacity:
             worst = min(entries, key=lambda entry: entry.score)
             if score <= worst.score:
                 return

@@ -8,11 +8,12 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.rollout.recorded_starts import RecordedStarts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.tools.credit.states import State
 from gigpo_jax.trajectory import Past, Trajectory
 
-# (tasks, pasts, number of the first, continuations of each) -> trajectories in order
+# (tasks, starts, number of the first, continuations of each) -> trajectories in order
 Play = Callable[..., Awaitable[list[Trajectory]]]
 FEWEST = 4  # finished continuations of a state: two for each half
 
@@ -73,7 +74,7 @@ async def continue_from(
     Args:
       states: Start states; the number of a state is part of the random keys of its continuations.
       path: File of returns, one line a state.
-      play: Plays `number` continuations of each of some states: arguments tasks, pasts,
+      play: Plays `number` continuations of each of some states: arguments tasks, starts,
         first_group, group_size.
       number: Continuations of a state, at least `FEWEST`.
       at_once: States that are played together; a stop loses at most these.
@@ -92,11 +93,12 @@ async def continue_from(
     with path.open("a", encoding="ascii") as file:
         for first in range(len(returns), len(states), at_once):
             batch = states[first : first + at_once]
+            pasts = [
+                Past(state.past, responses=state.responses, plan=state.plan) for state in batch
+            ]
             trajectories = await play(
                 [state.task for state in batch],
-                pasts=[
-                    Past(state.past, responses=state.responses, plan=state.plan) for state in batch
-                ],
+                starts=RecordedStarts(dict(enumerate(pasts, first))),
                 # The index of the state enters the random keys: a resumed measurement draws the
                 # same continuations as one that was never stopped.
                 first_group=first,

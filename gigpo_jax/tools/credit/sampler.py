@@ -14,7 +14,7 @@ from gigpo_jax.learner.signals.base import ScoredSteps, Signal
 from gigpo_jax.learner.signals.table import compute_columns
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment
-from gigpo_jax.rollout.forks import make_forking
+from gigpo_jax.rollout.fork_starts import Forks
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -89,7 +89,7 @@ class PolicySampler:
                 iteration=self._version,
                 temperature=temperature,
                 title="episodes",
-                forking=make_forking(config),
+                starts=Forks(config, tasks),
                 shares_texts=True,
             )
             # The file is a rollouts file as in training, with entropies and advantages, so

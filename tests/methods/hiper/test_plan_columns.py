@@ -158,7 +158,10 @@ def test_the_critic_learns_its_targets_and_an_export_has_three_labels(tmp_path: 
         ({"env.plan": "subgoal", "env.prompt": "tagged"}, "env.prompt=tagged has no place"),
         ({"env.plan": "subgoal", "env.prompt": "chat"}, "env.prompt=chat has no place"),
         ({"env.plan": "subgoal", "env.name": "search"}, "env.prompt=full has no place"),
-        ({"env.plan": "subgoal", "train.forks": 2}, r"train\.forks=2: forks begin without"),
+        (
+            {"env.plan": "subgoal", "train.forks": 2},
+            r"train\.forks=2: episodes would begin without",
+        ),
         ({"env.plan": "goal"}, "must be one of none, subgoal, strategy"),
         (
             {"rl.algorithm": "rebel"},

@@ -29,6 +29,7 @@ from gigpo_jax.rollout.demonstrations import demonstrate_episode
 from gigpo_jax.rollout.pictures import prompt_encoder
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
+from gigpo_jax.rollout.recorded_starts import RecordedStarts
 from gigpo_jax.rollout.results import collect_outcomes
 from gigpo_jax.rollout.sample import sample_text
 from gigpo_jax.rollout.statistics import rollout_metrics
@@ -85,7 +86,7 @@ def played():
                 settings=WRITING,
                 size=1,
                 groups=state.group + 1,
-                pasts=[Past()] * state.group + [Past(state.past, responses=state.responses)],
+                starts=RecordedStarts({state.group: Past(state.past, responses=state.responses)}),
             )[-1]
             for state in (states[0], states[len(pairs) - 1], states[len(pairs)], states[-1])
         ]

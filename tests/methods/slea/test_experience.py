@@ -29,12 +29,20 @@ def lesson(zone: str, score: float, text: str, *states: str, kind: str = "put") 
     return {"zone": zone, "score": score, "text": text, "kind": kind, "states": states}
 
 
+def make_library(warmup: int, capacity: int) -> Library:
+    config = default_config()
+    config.train.experience = warmup
+    library = Library(config, ())
+    library.capacity = capacity
+    return library
+
+
 def alone(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
 def test_a_state_gets_the_best_lessons_of_states_like_it() -> None:
-    library = Library(warmup=2, capacity=10)
+    library = make_library(2, 10)
     library.add_lessons(
         [
             lesson("strategies", 1.0, "take the mug", SHELF, DRAWER),
@@ -66,7 +74,7 @@ def test_a_state_gets_the_best_lessons_of_states_like_it() -> None:
 
 
 def test_a_full_zone_admits_what_is_better_than_its_worst() -> None:
-    library = Library(warmup=1, capacity=2)
+    library = make_library(1, 2)
 
     def texts(*lessons: dict[str, Any]) -> list[tuple[str, float]]:
         library.add_lessons(lessons)
@@ -100,9 +108,9 @@ def test_a_restored_library_goes_on_alike() -> None:
             for _ in range(8)
         ]
 
-    whole = Library(warmup=0, capacity=3)
+    whole = make_library(0, 3)
     whole.add_lessons(draw())
-    resumed = Library(warmup=0, capacity=3)
+    resumed = make_library(0, 3)
     resumed.restore(json.loads(json.dumps(whole.record())))
     for _ in range(3):
         lessons = draw()

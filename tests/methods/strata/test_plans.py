@@ -26,7 +26,7 @@ from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at
 from gigpo_jax.trajectory import Past, StepCredit, finished_steps
-from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn, begin_with
 
 TAGS = "<switch></switch><subgoal></subgoal>"
 TOKENIZER = word_tokenizer(["plan keep switch find the coin pearl ring open drawer did now", TAGS])
@@ -141,7 +141,7 @@ def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:
     assert len({id(trajectory.turns[0]) for trajectory in alone}) == 12
     turn = trajectories[0].turns[2]
     past = Past((trajectories[0].turns[1].action,), plan=turn.plan)
-    continued, _ = play_strategies(pasts=[past, past])
+    continued, _ = play_strategies(starts=begin_with(past, past))
     assert not any(turn.is_summary for trajectory in continued for turn in trajectory.turns)
     assert continued[0].turns[0].prompt == turn.prompt
     zeros = np.zeros(len(finished_steps(trajectories)), np.float32)

@@ -10,7 +10,7 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.methods.t2po.episode_part import ResamplingPart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.fork_starts import _list_visits
+from gigpo_jax.rollout.fork_starts import list_visits
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import finished_steps
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, StandIn, play, same
@@ -99,6 +99,6 @@ def test_entropies_take_the_place_of_estimates() -> None:
         known = play(pool, Sure(), settings=again, groups=3)
     assert any(trajectory.discarded for trajectory in known)
     assert [t.discarded for t in known] == [t.discarded for t in estimated]
-    visits = _list_visits([(t, number) for t in known for number in range(len(t.turns))])
+    visits = list_visits([(t, number) for t in known for number in range(len(t.turns))])
     turns = [turn for trajectory in known for turn in trajectory.turns]
     np.testing.assert_allclose(visits.surprise, [turn.entropies.mean() for turn in turns])

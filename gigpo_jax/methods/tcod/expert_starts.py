@@ -6,47 +6,48 @@ k, and the policy plays on. Our choice: an expert that fails gives no start, so 
 at the start of the task.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.mix import member_configs
 from gigpo_jax.env_bridge.base import begin_episode
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import episode_seed
-from gigpo_jax.rollout.environment import RunEnvironment
+from gigpo_jax.rollout.starts import Starts
+from gigpo_jax.rollout.task_sources import TaskSource
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past
 
 
-@dataclass(frozen=True)
-class ExpertStarts:
-    """The starts of one environment's training episodes.
+class ExpertStarts(TaskSource, Starts):
+    """The starts of a run with `train.expert_starts`, whose environments have experts."""
 
-    Attributes:
-      environment: Name of the environment, which has an expert.
-      iterations: Number of iterations after which episodes begin one action earlier, h.
-      max_steps: Largest number of the expert's actions.
-      options: Options of the expert.
-      seed: Seed of the run.
-    """
+    name = "expert_starts"
 
-    environment: str
-    iterations: int
-    max_steps: int
-    options: dict[str, Any]
-    seed: int
+    def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
+        """Finds the config of each environment by its label."""
+        del tasks
+        self._members = member_configs(config)
+        # Number of iterations after which episodes begin one action earlier, h.
+        self._iterations = config.train.expert_starts
+        self._seed = config.seed
+
+    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts]:
+        """Keeps the tasks."""
+        return tasks, self
 
     def replayed_actions(self, length: int, iteration: int) -> int:
         """Number of actions that are replayed, of `length`."""
-        return max(0, length - 1 - iteration // self.iterations)
+        return max(0, length - 1 - iteration // self._iterations)
 
-    async def find_start(self, pool: EnvPool, task: Task, iteration: int, group: int) -> Past:
-        """Lets the expert play, and returns where episodes begin, by the arguments alone."""
+    async def begin_group(self, task: Task, group: int, iteration: int, pool: EnvPool) -> Past:
+        """Lets the expert play, and chooses one of its states if it wins."""
+        config = self._members[task.environment]
         # The number of a group is distinct within an iteration.
-        seed = episode_seed(self.seed, iteration << 20 | group)
-        expert = registry.make_expert(self.environment, seed, **self.options)
+        seed = episode_seed(self._seed, iteration << 20 | group)
+        expert = registry.make_expert(config.env.name, seed, **config.sft.demonstrator.to_dict())
         actions: list[str] = []
         rewards: list[float] = []
         won = False
@@ -55,7 +56,7 @@ class ExpertStarts:
                 observation = await environment.reset(task)
                 observations = [observation]
                 begin_episode(expert, task)
-                while len(actions) < self.max_steps:
+                while len(actions) < config.env.max_steps:
                     actions.append(expert.act(observation))
                     result = await environment.step(actions[-1])
                     observation = result.observation
@@ -77,28 +78,3 @@ class ExpertStarts:
             sum(rewards[:count]),
             source=EXPERT,
         )
-
-
-async def find_starts(
-    environments: Sequence[RunEnvironment],
-    pools: Mapping[str, EnvPool],
-    tasks: Sequence[Task],
-    iteration: int,
-    first_group: int,
-) -> Sequence[Past]:
-    """Returns where the episodes of each task begin; the first task's group has `first_group`."""
-    starts = {}
-    for environment in environments:
-        config = environment.config
-        starts[environment.label] = ExpertStarts(
-            config.env.name,
-            config.train.expert_starts,
-            config.env.max_steps,
-            config.sft.demonstrator.to_dict(),
-            config.seed,
-        )
-    finders = [
-        starts[task.environment].find_start(pools[task.environment], task, iteration, group)
-        for group, task in enumerate(tasks, start=first_group)
-    ]
-    return await asyncio.gather(*finders)

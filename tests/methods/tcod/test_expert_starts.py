@@ -3,17 +3,28 @@
 import asyncio
 
 import pytest
+from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.learner.step_columns import step_columns
-from gigpo_jax.rollout.expert_starts import ExpertStarts
+from gigpo_jax.methods.tcod.expert_starts import ExpertStarts
+from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.statistics import rollout_metrics
+from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past, finished_steps
-from tests.rollout.stand_in import EXAMPLE, play
+from tests.rollout.stand_in import EXAMPLE, begin_with, play
 
-STARTS = ExpertStarts("example", 5, 30, {}, seed=3)
+
+def make_config(**values: object) -> ConfigDict:
+    config = default_config().unlock()
+    config.env.name, config.train.expert_starts, config.seed = "example", 5, 3
+    config.update_from_flattened_dict(values)
+    return config
+
+
+STARTS = ExpertStarts(make_config(), ())
 
 
 def test_the_number_of_actions_is_that_of_tcod() -> None:
@@ -28,7 +39,7 @@ def find_starts(pool: EnvPool, iteration: int, starts: ExpertStarts = STARTS) ->
 
     async def find() -> list[Past]:
         finders = [
-            starts.find_start(pool, task, iteration, group) for group, task in enumerate(tasks)
+            starts.begin_group(task, group, iteration, pool) for group, task in enumerate(tasks)
         ]
         return await asyncio.gather(*finders)
 
@@ -37,13 +48,14 @@ def find_starts(pool: EnvPool, iteration: int, starts: ExpertStarts = STARTS) ->
 
 def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
+        tasks = pool.tasks("train")
+        assert STARTS.choose(tasks, 0) == (tasks, STARTS)
         pasts = find_starts(pool, 0)
-        assert find_starts(pool, 0) == pasts
-        episodes = play(pool, groups=6, size=2, pasts=pasts)
+        episodes = play(pool, groups=6, size=2, starts=STARTS, iteration=0)
         # Iterations have experts of their own; far behind the longest episode none is replayed.
         late = find_starts(pool, 5 * 40)
         # An expert without the steps to win shows no way.
-        short = find_starts(pool, 0, ExpertStarts("example", 5, 1, {}, seed=3))
+        short = find_starts(pool, 0, ExpertStarts(make_config(**{"env.max_steps": 1}), ()))
     assert {past.actions for past in late} == {()}
     assert short == [BEGINNING] * 6
     for past in pasts:
@@ -55,7 +67,7 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
         assert "nothing" not in past.state[0]
     for number, episode in enumerate(episodes):
         past = pasts[number // 2]
-        assert episode.past is past
+        assert episode.past == past
         first = episode.turns[0]
         assert (first.observation, first.anchor) == past.state
         # They are the task's episodes, and no forks.
@@ -74,28 +86,31 @@ def test_a_state_that_the_replay_does_not_reach_ends_the_run() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         past = Past(("open drawer 1",), ("another", "state"), source=EXPERT)
         with pytest.raises(InputError, match=r"train\.expert_starts: .* differently; use 0"):
-            play(pool, groups=1, size=1, pasts=[past])
+            play(pool, groups=1, size=1, starts=begin_with(past))
+
+
+def test_a_task_in_place_of_another_one_begins_there_too() -> None:
+    with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
+        spares = spare_groups(pool.tasks("train"), 0, 6, 2, seed=3)
+        episodes = play(pool, size=2, starts=STARTS, iteration=0, ends=GroupEnd(spares=spares))
+    late = [episode for episode in episodes if episode.group >= 6]
+    assert late
+    assert all(episode.past.source == EXPERT for episode in late)
 
 
 def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
-    config = default_config().unlock()
-    config.env.name, config.train.expert_starts = "example", 5
-    resolve(config)
+    resolve(make_config(**{"train.refill_groups": 1}))
     for key, value, reason in (
-        ("env.prompt", "chat", r"train\.expert_starts=5: .* no responses of a conversation"),
+        ("env.prompt", "chat", r"train\.expert_starts=5: a conversation has no responses"),
         ("train.forks", 2, r"train\.forks=2: a task has one start"),
-        ("train.refill_groups", 1, r"train\.refill_groups=1: a task that takes the place"),
         (
             "env.name",
             "tests.env_bridge.failing:FAILING_WITHOUT_EXPERT",
             r"WITHOUT_EXPERT has no expert; use 0",
         ),
     ):
-        other = default_config().unlock()
-        other.env.name, other.train.expert_starts = "example", 5
-        other.update_from_flattened_dict({key: value})
         with pytest.raises(InputError, match=reason):
-            resolve(other)
-    config.env.first_max_steps, config.env.max_steps_iterations = 1, 3
+            resolve(make_config(**{key: value}))
+    slow = {"env.first_max_steps": 1, "env.max_steps_iterations": 3}
     with pytest.raises(InputError, match=r"env\.first_max_steps=1: starts that move"):
-        resolve(config)
+        resolve(make_config(**slow))
