@@ -23,7 +23,7 @@ import numpy as np
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.packaged import locate_file
-from gigpo_jax.devices.memory import memory_plan
+from gigpo_jax.devices.memory import memory_estimate
 from gigpo_jax.devices.memory import peak as peak_memory
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample
@@ -203,7 +203,7 @@ def measure_train(
 
 
 def forecast_memory(config: decoder.DecoderConfig, args: argparse.Namespace) -> float:
-    """GB of the memory plan for such an update."""
+    """GB of the memory estimate for such an update."""
     words = [
         f"--config.batch.rows={args.rows}",
         f"--config.batch.row_length={args.row_length}",
@@ -211,9 +211,9 @@ def forecast_memory(config: decoder.DecoderConfig, args: argparse.Namespace) -> 
         "--config.engine.slots=1",  # the cache does not count
     ]
     words += [f"--config.model.remat={args.remat}", f"--config.batch.logprob_chunk={args.chunk}"]
-    plan = memory_plan(load_config("alfworld:1.5b", words), config, 1)
+    estimate = memory_estimate(load_config("alfworld:1.5b", words), config, 1)
     return (
-        sum(size for name, size in plan.items() if name not in ("KV cache", "engine's weights"))
+        sum(size for name, size in estimate.items() if name not in ("KV cache", "engine's weights"))
         / 1e9
     )
 
@@ -448,7 +448,7 @@ def measure_iteration(
         with Trainer(settings, Path(folder) / "run", Hosts()) as trainer:
             metrics = asyncio.run(run_iteration(trainer))
     seconds = metrics["time/iteration"] - metrics.get("time/compile", 0.0)
-    plan = memory_plan(settings, config, 1)
+    estimate = memory_estimate(settings, config, 1)
     return {
         "seconds": round(seconds, 2),
         "rollout_s": round(metrics["time/rollout"], 2),
@@ -460,7 +460,7 @@ def measure_iteration(
         "prompt_tokens_mean": round(metrics["prompt/length_mean"], 1),
         "response_tokens": args.response,
         "behaviour_mismatch": round(metrics["policy/behaviour_mismatch"], 6),
-        "forecast_memory_gb": round(peak_memory(settings, plan) / 1e9, 2),
+        "forecast_memory_gb": round(peak_memory(settings, estimate) / 1e9, 2),
     }
 
 

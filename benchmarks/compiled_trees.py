@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.devices.mesh import learner_mesh, replicated
+from gigpo_jax.learner.expected_tokens import step_tokens
 from gigpo_jax.learner.objective import make_config_optimizer
-from gigpo_jax.learner.planned_tokens import step_tokens
 from gigpo_jax.learner.programs import policy_programs
 from gigpo_jax.learner.signals.base import unscored_batch
 from gigpo_jax.rl.types import StepBatch

@@ -14,7 +14,7 @@ and one that fails or takes too long leaves the others.
   step. Bandwidth: the data sheet's. A device that is not in `DEVICES` needs --peak-tflops and
   --bandwidth-gb; without them a matrix product and a copy are measured instead, and the program
   says so.
-* `forecast_memory_gb` is the plan of `gigpo_jax.devices.memory` for the same work, without XLA's
+* `forecast_memory_gb` is the estimate of `gigpo_jax.devices.memory` for the same work, without XLA's
   temporaries.
 """
 

@@ -93,11 +93,11 @@ def main() -> None:
                 rows_of_p_values.append(len(rows))
             by_seed = ", ".join(f"{100 * won.mean():.1f}" for won in outcomes)
             rows.append([*row, *[""] * (5 - len(row)), "", by_seed])
-    # All planned differences are one family, those without runs too.
-    planned = sum(
+    # All differences of the protocol are one family, those without runs too.
+    family_size = sum(
         base is not None for bases in BASES.values() for base in list_arms(bases).values()
     )
-    padded = np.array(p_values + [1.0] * (planned - len(p_values)))
+    padded = np.array(p_values + [1.0] * (family_size - len(p_values)))
     for number, p_value in zip(rows_of_p_values, correct_p_values(padded), strict=False):
         rows[number][5] = f"{p_value:.2g}"
     print("| environment | arm | tokens | success (95%) | minus base | p, Holm | by seed |")

@@ -24,7 +24,7 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.engines.vllm.launch import ServerProcess, VllmSettings, free_ports
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +100,7 @@ def sample_vllm(
     overrides = json.dumps({"head_dtype": head})
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as logs:
-        plan = LaunchPlan(
+        server_settings = VllmSettings(
             python=ROOT / ".venv-vllm/bin/python",
             model=folder,
             dtype=dtype,
@@ -111,7 +111,7 @@ def sample_vllm(
             gpu=False,
             arguments=("--hf-overrides", overrides),
         )
-        server = ServerProcess(plan, port, KEY)
+        server = ServerProcess(server_settings, port, KEY)
         server.start()
         try:
             _wait_for(server)

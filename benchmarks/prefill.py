@@ -6,7 +6,7 @@
 The prompts come from the published configs on generated data: an erring expert plays groups of 8
 episodes (search: 5), all episodes of an iteration step by step, as many slots as episodes. Without
 `--tokenizer`, a folder with a tokenizer.json, a word or a sign counts as one token. No model runs:
-`engines.jax.prefixes.PrefixTable`, which the engine uses, plans the chunks, and their tokens are
+`engines.jax.prefixes.PrefixTable`, which the engine uses, places the chunks, and their tokens are
 counted.
 """
 
@@ -121,9 +121,9 @@ def count_chunk_tokens(episodes: list[list[np.ndarray]], chunk: int, *, reuse: b
                 continue
             if not reuse:
                 prefixes.clear()
-            plan = prefixes.plan_prefill(episode[step], free_slots)
-            free_slots.remove(plan.slot)
-            total += -(-(episode[step].size - plan.start) // chunk) * chunk
+            prefill = prefixes.place_prefill(episode[step], free_slots)
+            free_slots.remove(prefill.slot)
+            total += -(-(episode[step].size - prefill.start) // chunk) * chunk
     return total
 
 

@@ -35,7 +35,7 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
 from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
-from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.engines.vllm.launch import ServerProcess, VllmSettings, free_ports
 from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
@@ -157,7 +157,7 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
     dtype = args.dtype or ("float32" if name == "tiny" else "bfloat16")
     params = random_params(config, jnp.dtype(dtype))
     store = WeightStore()
-    plan = LaunchPlan(
+    server_settings = VllmSettings(
         python=ROOT / ".venv-vllm/bin/python",
         model=model_folder(folder / name, config, dtype),
         dtype=dtype,
@@ -173,7 +173,7 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
         server=VllmServer,
         make_request=generate_request,
         urls=(),
-        processes=(ServerProcess(plan, port, "benchmark"),),
+        processes=(ServerProcess(server_settings, port, "benchmark"),),
         key="benchmark",
         dtype=dtype,
         max_length=args.prompt + args.response,

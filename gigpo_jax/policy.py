@@ -52,7 +52,7 @@ class Policy:
       scale: Factor of the adapter's output.
       base: Checksum of the tensors of `model.path` that an adapter belongs to; "" without one.
       engine_tensor: Number of devices that split an in-process engine's weights, as from
-        `engine_split.engine_tensor`; 0: no plan of memory has chosen it.
+        `engine_split.engine_tensor`; 0: no estimate of memory has chosen it.
     """
 
     config: decoder.DecoderConfig
@@ -104,7 +104,7 @@ def load_policy(
       mesh: Mesh of the learner.
       signal_bytes: Memory of the learner's signals; None: there are none.
       samples: Whether an engine will sample from it.
-      trains: Whether memory is planned for updates too.
+      trains: Whether memory is needed for updates too.
 
     Raises:
       InputError: no path, a folder without a language model and a tokenizer that fit together, or a
@@ -391,7 +391,7 @@ def trunk_function(
 
 
 def longest_tree(config: ConfigDict) -> int:
-    """Returns the tokens of the largest tree of texts that attention is planned for.
+    """Returns the tokens of the largest tree of texts that attention has room for.
 
     Attention then reads as many keys as for texts that share nothing.
     """

@@ -1,1 +1,1 @@
-"""Devices: the mesh, the exchange between hosts, the memory plan."""
+"""Devices: the mesh, the exchange between hosts, the memory estimate."""

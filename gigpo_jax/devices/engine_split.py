@@ -10,11 +10,11 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import (
     LEARNER,
     NO_SIGNALS,
-    memory_plan,
+    largest_estimate,
+    memory_estimate,
     peak,
-    plans_for_cpu,
+    runs_on_cpu,
     smallest_device_bytes,
-    tightest_plan,
 )
 from gigpo_jax.models.decoder import DecoderConfig
 
@@ -31,7 +31,7 @@ def engine_tensor(
     """Returns `engine.tensor` or, if it is 0, the fewest devices that hold the split weights.
 
     Args:
-      config, shape, signals: Arguments of `memory_plan`.
+      config, shape, signals: Arguments of `memory_estimate`.
       mesh: Mesh of the learner.
       limit, trains: Arguments of `check_memory`.
     """
@@ -39,16 +39,18 @@ def engine_tensor(
     chosen = config.engine.tensor
     if chosen or config.engine.name != "jax" or _sends_overlap(config, mesh):
         return chosen or smallest
-    on_cpu = plans_for_cpu(limit)
+    on_cpu = runs_on_cpu(limit)
     limit = limit or smallest_device_bytes()
     hosts = mesh.size // _host_devices(mesh)
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
     for tensor in _possible_tensors(config, shape, mesh):
-        plan = tightest_plan(config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains)
-        if limit is None or peak(config, plan) <= limit:
+        estimate = largest_estimate(
+            config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains
+        )
+        if limit is None or peak(config, estimate) <= limit:
             return tensor
-    # None fits: `check_memory` then refuses the run, with the plan.
+    # None fits: `check_memory` then refuses the run, with the estimate.
     return smallest
 
 
@@ -59,7 +61,7 @@ def server_tensor(
 
     A server loads its weights split as the engine reads them, and holds them once.
     """
-    on_cpu = plans_for_cpu(limit)
+    on_cpu = runs_on_cpu(limit)
     limit = limit or smallest_device_bytes()
     config = config.copy_and_resolve_references()
     possible = _possible_tensors(config, shape, mesh)
@@ -67,8 +69,8 @@ def server_tensor(
     # Where none fits, `check_memory` refuses the last one.
     for tensor in [] if config.engine.tensor else possible:
         config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
-        plan = memory_plan(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
-        if limit is None or peak(config, plan | dict.fromkeys(LEARNER, 0.0)) <= limit:
+        estimate = memory_estimate(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
+        if limit is None or peak(config, estimate | dict.fromkeys(LEARNER, 0.0)) <= limit:
             break
     return tensor
 
@@ -79,7 +81,7 @@ def check_engine(
     """Refuses a mesh over which the in-process engine cannot spread its heads and slots.
 
     Args:
-      config, shape: Arguments of `memory_plan`.
+      config, shape: Arguments of `memory_estimate`.
       mesh: Mesh of the learner.
       tensor: Result of `engine_tensor`.
 

@@ -1,4 +1,4 @@
-"""The memory plan of a run, checked before anything is allocated."""
+"""The memory estimate of a run, checked before anything is allocated."""
 
 import math
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 MIB = 2**20
 UNKNOWN = (2**31 - 1) * MIB  # hosts exchange MiB in 32 bits
-# Parts of a plan that are in memory during rollouts, and during updates.
+# Parts of an estimate that are in memory during rollouts, and during updates.
 ENGINE = ("engine's weights", "KV cache")
 REPLAYED = "replayed experts"  # of all minibatches
 UPDATE = ("gradients", "activations", REPLAYED)
@@ -36,7 +36,7 @@ NO_SIGNALS: Mapping[str, int] = MappingProxyType({})
 SignalBytes = Callable[[ConfigDict, DecoderConfig], Mapping[str, int]]
 
 
-def memory_plan(
+def memory_estimate(
     config: ConfigDict,
     shape: DecoderConfig,
     devices: int,
@@ -45,13 +45,13 @@ def memory_plan(
     on_cpu: bool = False,
     signals: Mapping[str, int] = NO_SIGNALS,
 ) -> dict[str, float]:
-    """Plans the bytes on each device by purpose.
+    """Estimates the bytes on each device by purpose.
 
     XLA's temporaries and fragmentation are not counted. Parameters are split over `fsdp` and
-    `tensor`, rows over `data` and `fsdp`; for the engine see `engine_plan`. With an adapter,
+    `tensor`, rows over `data` and `fsdp`; for the engine see `engine_estimate`. With an adapter,
     gradients, optimizer, reference policy and older policies have the adapter's size. The size of
-    pictures is not known yet: the plan assumes that they fill the rows of an update and the prompts
-    of a prefill.
+    pictures is not known yet: they are assumed to fill the rows of an update and the prompts of a
+    prefill.
 
     Args:
       config: Resolved config.
@@ -71,12 +71,12 @@ def memory_plan(
     row_shards = mesh["data"] * mesh["fsdp"]
     # Rounded up: the fullest device decides.
     row_count = -(-config.batch.rows // row_shards)
-    engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
+    engine = engine_estimate(config, shape, devices, hosts, tensor, on_cpu)
     if config.engine.devices:
         # The learner's devices gather one version of the weights, then send it.
         one_version = engine["engine's weights"] / _weight_versions(config)
         engine = {"engine's weights": one_version, "KV cache": 0}
-    plan = {
+    estimate = {
         "parameters": parameter_bytes / parameter_shards,
         # Accumulated in float32, whatever type the parameters have.
         "gradients": trained_count * 4 / parameter_shards,
@@ -93,13 +93,13 @@ def memory_plan(
         "activations of the vision tower": 0,
     }
     if shape.vision:
-        plan["activations of the vision tower"] = _tower_bytes(
+        estimate["activations of the vision tower"] = _tower_bytes(
             config, shape.vision, shape.hidden_size, row_count
         )
-    return plan
+    return estimate
 
 
-def engine_plan(
+def engine_estimate(
     config: ConfigDict,
     shape: DecoderConfig,
     devices: int,
@@ -107,12 +107,12 @@ def engine_plan(
     tensor: int = 0,
     on_cpu: bool = False,
 ) -> dict[str, float]:
-    """Plans the in-process engine's bytes on each device.
+    """Estimates the in-process engine's bytes on each device.
 
-    The devices are the engine's; arguments as for `memory_plan`. The engine copies parameters that
-    are on other devices, split over `fsdp`, of another dtype, or bfloat16 on CPUs: once for each
-    version of the weights that waiting rollouts sample from. Its cache is split over its devices of
-    a host.
+    The devices are the engine's; arguments as for `memory_estimate`. The engine copies parameters
+    that are on other devices, split over `fsdp`, of another dtype, or bfloat16 on CPUs: once for
+    each version of the weights that waiting rollouts sample from. Its cache is split over its
+    devices of a host.
     """
     if config.engine.name != "jax":
         return dict.fromkeys(ENGINE, 0.0)
@@ -290,27 +290,27 @@ def _tower_bytes(
     return max(update_bytes, prefill_bytes)
 
 
-def peak(config: ConfigDict, plan: Mapping[str, float]) -> float:
-    """Bytes of a plan that are needed at once."""
-    return sum(_parts_at_peak(config, plan).values())
+def peak(config: ConfigDict, estimate: Mapping[str, float]) -> float:
+    """Bytes of an estimate that are needed at once."""
+    return sum(_parts_at_peak(config, estimate).values())
 
 
-def _parts_at_peak(config: ConfigDict, plan: Mapping[str, float]) -> dict[str, float]:
-    """Returns the parts of a plan that are needed at once.
+def _parts_at_peak(config: ConfigDict, estimate: Mapping[str, float]) -> dict[str, float]:
+    """Returns the parts of an estimate that are needed at once.
 
     The engine has its memory during rollouts and gradients have theirs during updates, so only the
     larger counts. Both count if rollouts run during updates on the same devices.
     """
     # Rollouts run during updates, on the same devices.
     if config.train.max_staleness and not config.engine.devices:
-        return dict(plan)
-    engine_bytes = sum(plan.get(name, 0) for name in ENGINE)
-    update_bytes = sum(plan.get(name, 0) for name in UPDATE)
+        return dict(estimate)
+    engine_bytes = sum(estimate.get(name, 0) for name in ENGINE)
+    update_bytes = sum(estimate.get(name, 0) for name in UPDATE)
     freed = UPDATE if engine_bytes > update_bytes else ENGINE
-    return {name: size for name, size in plan.items() if name not in freed}
+    return {name: size for name, size in estimate.items() if name not in freed}
 
 
-def tightest_plan(
+def largest_estimate(
     config: ConfigDict,
     shape: DecoderConfig,
     devices: int,
@@ -320,14 +320,14 @@ def tightest_plan(
     signals: Mapping[str, int],
     trains: bool,
 ) -> dict[str, float]:
-    """Returns the plan of the learner's devices or of the engine's, whichever needs more bytes."""
-    learner = memory_plan(config, shape, devices, hosts, tensor, on_cpu, signals)
+    """Returns the estimate of the learner's or of the engine's devices, whichever needs more."""
+    learner = memory_estimate(config, shape, devices, hosts, tensor, on_cpu, signals)
     if not trains:
         learner |= dict.fromkeys(LEARNER, 0.0)
     if not config.engine.devices:
         return learner
-    engine = engine_plan(config, shape, devices, hosts, tensor, on_cpu)
-    return max(learner, engine, key=lambda plan: peak(config, plan))
+    engine = engine_estimate(config, shape, devices, hosts, tensor, on_cpu)
+    return max(learner, engine, key=lambda estimate: peak(config, estimate))
 
 
 def check_memory(
@@ -341,21 +341,21 @@ def check_memory(
     *,
     trains: bool = True,
 ) -> None:
-    """Refuses a run that cannot fit, with the key of the largest part at the peak and the plan.
+    """Refuses a run that cannot fit, with the key of the largest part at the peak and the estimate.
 
     Args:
-      config, shape, devices, hosts, tensor, signals: Arguments of `memory_plan`.
+      config, shape, devices, hosts, tensor, signals: Arguments of `memory_estimate`.
       limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
         check if none reports any. Then all hosts must call this together.
       trains: Whether there are updates; False: `LEARNER` is not counted.
 
     Raises:
-      InputError: the plan needs more.
+      InputError: it needs more.
     """
-    on_cpu = plans_for_cpu(limit)
-    plan = tightest_plan(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
+    on_cpu = runs_on_cpu(limit)
+    estimate = largest_estimate(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
     limit = limit or smallest_device_bytes()
-    if limit is None or peak(config, plan) <= limit:
+    if limit is None or peak(config, estimate) <= limit:
         return
     staleness = count_older_policies(config)
     can_split = config.engine.devices > 0 or not staleness  # see `engine_split.check_engine`
@@ -371,32 +371,32 @@ def check_memory(
         "activations": ("batch", "rows"),
         "activations of the vision tower": ("batch", "rows"),
     }
-    needed = _parts_at_peak(config, plan)
+    needed = _parts_at_peak(config, estimate)
     largest = max(needed, key=lambda name: needed[name])
     section, name = keys.get(largest, ("mesh", "fsdp"))
-    sizes = ", ".join(f"{item} {size / GIB:.1f}" for item, size in plan.items() if size)
+    sizes = ", ".join(f"{item} {size / GIB:.1f}" for item, size in estimate.items() if size)
     more_devices = "use more devices (mesh.fsdp)"
     if can_split:
         more_devices = "use more devices (mesh.fsdp; engine.tensor splits the engine's weights)"
     less_stale = ", or a smaller train.max_staleness" if staleness else ""
     raise InputError(
-        f"a device has {limit / GIB:.1f} GiB, the plan needs "
-        f"{peak(config, plan) / GIB:.1f} ({sizes})",
+        f"a device has {limit / GIB:.1f} GiB, the run needs "
+        f"{peak(config, estimate) / GIB:.1f} ({sizes})",
         key=f"config.{section}.{name}",
         value=config[section][name],
         fix=f"{more_devices}, fewer engine.slots or batch.rows{less_stale}",
     )
 
 
-def plans_for_cpu(limit: int | None) -> bool:
-    """Tests whether a plan is for this machine's CPUs; a plan for other devices has their limit."""
+def runs_on_cpu(limit: int | None) -> bool:
+    """Tests whether a run is for this machine's CPUs; other devices have a limit."""
     return limit is None and jax.default_backend() == "cpu"
 
 
 def smallest_device_bytes() -> int | None:
     """Returns the smallest memory of a device of any host; None where none reports it.
 
-    All hosts must plan alike. CPU devices share the memory of their machine.
+    All hosts must have one estimate. CPU devices share the memory of their machine.
     """
     device = jax.local_devices()[0]
     if device.platform == "cpu":

@@ -1,4 +1,4 @@
-"""The shapes of published models, for memory plans, benchmarks and tests."""
+"""The shapes of published models, for memory estimates, benchmarks and tests."""
 
 from dataclasses import replace
 

@@ -35,7 +35,7 @@ from gigpo_jax.rollout.task_sources import choose_tasks, make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
-from gigpo_jax.run.cpu_plan import describe_cpu_plan, measure_flops
+from gigpo_jax.run.cpu_estimate import describe_cpu_estimate, measure_flops
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped, wait_uninterrupted
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
@@ -223,18 +223,18 @@ class Trainer:
         with show_stage("finishing the checkpoints"):
             self._resources.close()
 
-    def _print_plan(self) -> None:
+    def _print_estimate(self) -> None:
         """Prints what a long run on CPUs needs."""
         if jax.default_backend() == "cpu" and jax.process_count() == 1:
-            plan = describe_cpu_plan(self.config, self._shape, self.flops, measure_flops())
-            if plan:
-                report.say(plan)
+            estimate = describe_cpu_estimate(self.config, self._shape, self.flops, measure_flops())
+            if estimate:
+                report.say(estimate)
 
     async def train(self) -> None:
         """Makes all remaining iterations."""
         if self.done == 0:
             report.print_start(self.config, self.workdir, len(self.tasks))
-            self._print_plan()
+            self._print_estimate()
             self.writer.text(0, "config", as_code_block(str(self.config)))
             self.record(await self.evaluate(last=True))
         else:

@@ -59,7 +59,7 @@ class StepBatch:
     """
 
     # Any: numpy arrays on the host, jax arrays on devices, or shapes when a program
-    # is only planned.
+    # is only compiled.
     tokens: Any
     positions: Any
     segment_ids: Any

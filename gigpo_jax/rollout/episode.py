@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, anchor_hash
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode_parts import Episode, EpisodePlan, NoteRequest
+from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob, NoteRequest
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from gigpo_jax.trajectory import Trajectory, Turn
@@ -50,7 +50,7 @@ class Runner(Protocol):
     @property
     def on_attempt(self) -> Callable[[Trajectory], None] | None: ...
 
-    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
+    async def play(self, job: EpisodeJob, environment: PooledEnv) -> Trajectory:
         """Plays one episode; see `EpisodeRunner.play`."""
 
 
@@ -72,23 +72,23 @@ class EpisodeRunner:
     on_attempt: Callable[[Trajectory], None] | None = None
     vision: "VisionConfig | None" = None
 
-    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
+    async def play(self, job: EpisodeJob, environment: PooledEnv) -> Trajectory:
         """Plays one episode alone in `environment`; it is aborted if that or the engine fails.
 
         Raises:
           EngineLost: the engine will give no more responses.
-          InputError: the replayed actions lead to another state than the plan's.
+          InputError: the replayed actions lead to another state than the job's.
         """
-        trajectory = Trajectory(plan.task, plan.group, plan.member, past=plan.past)
+        trajectory = Trajectory(job.task, job.group, job.member, past=job.past)
         has_started = False
         try:
-            observation = await _measure(environment.reset(plan.task), trajectory, "environment_s")
+            observation = await _measure(environment.reset(job.task), trajectory, "environment_s")
             has_started = True
             trajectory.words = observation.task
-            history = History(self.settings.history, plan.task.type, plan.reflections)
+            history = History(self.settings.history, job.task.type, job.reflections)
             parts = self.settings.make_parts()
             max_steps = self.settings.max_steps
-            episode = Episode(plan, trajectory, history, self, observation, max_steps, parts)
+            episode = Episode(job, trajectory, history, self, observation, max_steps, parts)
             await self._replay_past(episode, environment)
             await self._play_steps(episode, environment)
             for part in parts:
@@ -100,12 +100,12 @@ class EpisodeRunner:
             trajectory.abort(str(err), policy_dependent=policy_dependent)
         finally:
             # Also when the episode is cancelled. The next one in this environment finds its room.
-            self.engine.end_session(plan.key(plan.member, 0))
+            self.engine.end_session(job.key(job.member, 0))
         return trajectory
 
     async def _replay_past(self, episode: Episode, environment: PooledEnv) -> None:
-        """Replays the actions of the plan's past, which are no turns: the policy sampled none."""
-        past = episode.plan.past
+        """Replays the actions of the job's past, which are no turns: the policy sampled none."""
+        past = episode.job.past
         responses = iter(past.responses)
         for action in past.actions:
             self._replay_responses(episode, responses)
@@ -120,7 +120,7 @@ class EpisodeRunner:
         episode.history.plan = past.plan
         if past.state not in (None, (episode.observation.text, episode.observation.anchor)):
             raise InputError(
-                f"task {episode.plan.task.id!r} answered the same {len(past.actions)} actions "
+                f"task {episode.job.task.id!r} answered the same {len(past.actions)} actions "
                 "differently",
                 key=f"config.train.{past.source}",
                 fix="use 0, or an environment that replays exactly (gigpo envs check)",
@@ -142,7 +142,7 @@ class EpisodeRunner:
         max_steps = self.settings.max_steps
         # Steps are counted from the start of the episode: so replayed ones use up the limit, and no
         # two steps have the same key.
-        for step in range(len(episode.plan.past.actions), max_steps):
+        for step in range(len(episode.job.past.actions), max_steps):
             episode.step = step
             for part in episode.parts:
                 part.observe(episode.observation)
@@ -311,7 +311,7 @@ class EpisodeRunner:
     ) -> None:
         """Lets the policy write a note about a finished episode; none if the engine fails.
 
-        `key` is the key of the episode's plan.
+        `key` is the key of the episode's job.
         """
         trajectory = request.trajectory
         max_steps = self.settings.max_steps
@@ -320,8 +320,8 @@ class EpisodeRunner:
         for turn in steps:
             history.add(turn.observation, turn.action, turn.thought)
         observation = Observation(steps[-1].feedback, "", None, trajectory.words)
-        plan = EpisodePlan(trajectory.task, trajectory.group, trajectory.member, key)
-        episode = Episode(plan, trajectory, history, self, observation, max_steps)
+        job = EpisodeJob(trajectory.task, trajectory.group, trajectory.member, key)
+        episode = Episode(job, trajectory, history, self, observation, max_steps)
         template = request.make_template(self.settings.template)
         try:
             await episode.write_note(request.name, template, history, request.limit)

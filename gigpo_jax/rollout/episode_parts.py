@@ -19,7 +19,7 @@ REFLECTION = "reflection"  # name of the note that later trials show
 
 
 @dataclass(frozen=True)
-class EpisodePlan:
+class EpisodeJob:
     """What is played as one episode.
 
     Attributes:
@@ -61,7 +61,7 @@ class Episode:
     """An episode while it is played.
 
     Attributes:
-      plan: What is played.
+      job: What is played.
       trajectory: Turns so far.
       history: Texts that prompts show.
       writer: Sampler of texts beside actions; None where a saved episode is replayed.
@@ -72,7 +72,7 @@ class Episode:
       prompt: Prompt of this action, if a part has built it already.
     """
 
-    plan: EpisodePlan
+    job: EpisodeJob
     trajectory: Trajectory
     history: History
     writer: Writer | None
@@ -84,7 +84,7 @@ class Episode:
 
     def key(self, number: int) -> tuple[int, int]:
         """The random key of a request of this episode."""
-        return self.plan.key(self.plan.member, number)
+        return self.job.key(self.job.member, number)
 
     def build_prompt(self) -> Prompt:
         """Builds the prompt of the next action, or of the text that is due before it."""

@@ -18,7 +18,7 @@ from gigpo_jax.env_bridge.processes.harness import encode_address
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode_parts import EpisodePlan
+from gigpo_jax.rollout.episode_parts import EpisodeJob
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.trajectory import Trajectory
 
@@ -91,26 +91,26 @@ class HarnessRunner:
     settings: EpisodeSettings
     on_attempt: Callable[[Trajectory], None] | None = None
 
-    async def play(self, plan: EpisodePlan, environment: PooledEnv) -> Trajectory:
+    async def play(self, job: EpisodeJob, environment: PooledEnv) -> Trajectory:
         """Plays one episode, which is aborted if the program fails or posts no reward.
 
         Raises:
           EngineLost: the engine will give no more responses, or the endpoint failed.
         """
         settings = self.settings
-        trajectory = Trajectory(plan.task, plan.group, plan.member)
+        trajectory = Trajectory(job.task, job.group, job.member)
         start = time.perf_counter()
         session = self.endpoint.open_session(
-            plan.task,
+            job.task,
             settings.sampling,
-            functools.partial(plan.key, plan.member),
+            functools.partial(job.key, job.member),
             max_calls=settings.max_steps,
             max_prompt_tokens=settings.prompt_tokens,
         )
         reason = "the program posted no reward"
         policy_dependent = True
         try:
-            await environment.reset(plan.task)
+            await environment.reset(job.task)
             # One step is the whole episode: the program calls the endpoint in the meantime.
             await environment.step(encode_address(self.endpoint.session_address(session)))
         except EnvError as err:

@@ -93,7 +93,7 @@ def _describe_servers(
         server=functools.partial(server, keeps_entropies=servers.entropies),
         make_request=generate_request if is_vllm else jax_request,
         urls=urls,
-        processes=() if urls else _plan_processes(config, weights_dir, folder, key),
+        processes=() if urls else _make_processes(config, weights_dir, folder, key),
         key=key,
         dtype=servers.dtype,
         max_length=max_length(config),
@@ -117,11 +117,11 @@ def model_fingerprint(config: ConfigDict) -> str:
     return tokenizer_fingerprint(file.read_bytes())
 
 
-def _plan_processes(
+def _make_processes(
     config: ConfigDict, weights_dir: Path, folder: Path, key: str
 ) -> tuple[launch.ServerProcess, ...]:
     servers = config.engine.vllm
-    plan = launch.LaunchPlan(
+    settings = launch.VllmSettings(
         # Not resolved: a virtual environment's interpreter is a link to another one.
         python=Path(os.path.abspath(servers.python)),
         model=model_folder(config.model.path, config.model.revision),
@@ -136,10 +136,10 @@ def _plan_processes(
         arguments=tuple(shlex.split(servers.args)),
     )
     # Before the first server starts: a mistake would otherwise show after a minute.
-    launch.check_plan(plan, servers.servers)
+    launch.check_settings(settings, servers.servers)
     report.say(f"starting {servers.servers} vLLM server(s), about a minute; logs: {folder}")
     return tuple(
-        launch.ServerProcess(plan, port, key) for port in launch.free_ports(servers.servers)
+        launch.ServerProcess(settings, port, key) for port in launch.free_ports(servers.servers)
     )
 
 

@@ -14,7 +14,7 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.rollout.episode import Runner
-from gigpo_jax.rollout.episode_parts import REFLECTION, EpisodePlan
+from gigpo_jax.rollout.episode_parts import REFLECTION, EpisodeJob
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.trajectory import Past, Trajectory
@@ -122,7 +122,7 @@ class _RolloutState:
         settings = runner.settings
         # Room for the trials of each episode: trial t of episode e is member e x trials + t.
         first_member = member * settings.trials
-        plan = EpisodePlan(
+        job = EpisodeJob(
             group.task,
             group.number,
             first_member,
@@ -130,7 +130,7 @@ class _RolloutState:
             past=past,
             shared=group.shared if self.shares_texts else None,
         )
-        trials = await _play_trials(plan, runner, pool)
+        trials = await _play_trials(job, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
         # the end: one member alone sees the group complete, and replaces it.
         group.episodes[member] = tuple(trials)
@@ -177,37 +177,37 @@ def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) ->
         )
 
 
-async def _play_trials(first_plan: EpisodePlan, runner: Runner, pool: EnvPool) -> list[Trajectory]:
+async def _play_trials(first_job: EpisodeJob, runner: Runner, pool: EnvPool) -> list[Trajectory]:
     """Plays trials of an episode until one is won.
 
     An aborted trial, or the last one, ends it too. Every trial is a member of the group, with its
-    own keys: trial t of episode e is member e x trials + t. `first_plan` is the plan of trial 0.
+    own keys: trial t of episode e is member e x trials + t. `first_job` is the job of trial 0.
     """
     trials: list[Trajectory] = []
     for number in range(runner.settings.trials):
         is_last = number + 1 == runner.settings.trials
-        plan = replace(
-            first_plan,
-            member=first_plan.member + number,
+        job = replace(
+            first_job,
+            member=first_job.member + number,
             reflections=tuple(
                 trial.notes[REFLECTION] for trial in trials if trial.notes.get(REFLECTION)
             ),
             is_last_trial=is_last,
         )
-        trajectory = await _play_trial(plan, runner, pool)
+        trajectory = await _play_trial(job, runner, pool)
         trials.append(trajectory)
         if trajectory.aborted or trajectory.won:
             break
     return trials
 
 
-async def _play_trial(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Trajectory:
+async def _play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
     """Plays a trial, and an aborted one once more with the same keys.
 
     If a process had failed, the second attempt gives the episode of an undisturbed run.
     """
     for replayed in (False, True):
-        trajectory = await _play_attempt(plan, runner, pool)
+        trajectory = await _play_attempt(job, runner, pool)
         trajectory.replayed = replayed
         # Both attempts are reported: an abort that was played again may still show a fault.
         if runner.on_attempt is not None:
@@ -217,12 +217,12 @@ async def _play_trial(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Traje
     return trajectory
 
 
-async def _play_attempt(plan: EpisodePlan, runner: Runner, pool: EnvPool) -> Trajectory:
+async def _play_attempt(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
     """Plays an episode in an environment of the pool."""
     try:
         async with pool.episode() as environment:
-            return await runner.play(plan, environment)
+            return await runner.play(job, environment)
     except EnvError as err:  # no worker is left
-        trajectory = Trajectory(plan.task, plan.group, plan.member, past=plan.past)
+        trajectory = Trajectory(job.task, job.group, job.member, past=job.past)
         trajectory.abort(str(err), policy_dependent=False)
         return trajectory

@@ -38,7 +38,7 @@ def test_arms_are_compared_over_the_seeds_that_all_have(
         estimate_p_value(read_won("copy") - read_won("gigpo")),
         estimate_p_value(read_won("starts") - read_won("copy")),
     ]
-    # Three differences are planned; the house's difference has no runs.
+    # Three differences are in the protocol; the house's difference has no runs.
     lower, upper = sorted(values)
     expected = {lower: min(1.0, 3 * lower), upper: min(1.0, max(3 * lower, 2 * upper))}
     assert [row[5] for row in cells[1:]] == [f"{expected[value]:.2g}" for value in values]

@@ -1,4 +1,4 @@
-"""The memory plan against arithmetic by hand."""
+"""The memory estimate against arithmetic by hand."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,7 +10,14 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.engine_split import check_engine, engine_tensor, server_tensor
-from gigpo_jax.devices.memory import GIB, REPLAYED, check_memory, engine_plan, memory_plan, peak
+from gigpo_jax.devices.memory import (
+    GIB,
+    REPLAYED,
+    check_memory,
+    engine_estimate,
+    memory_estimate,
+    peak,
+)
 from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models import decoder
@@ -18,13 +25,18 @@ from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
-def test_plan_of_the_published_1_5b_run():
-    plan = memory_plan(resolve(default_config()), PUBLISHED["1.5b"], devices=1)
-    assert plan["parameters"] == plan["gradients"] == plan["reference policy"] == 4 * 1_543_714_304
-    assert plan["optimizer"] == 8 * 1_543_714_304
+def test_estimate_of_the_published_1_5b_run():
+    estimate = memory_estimate(resolve(default_config()), PUBLISHED["1.5b"], devices=1)
+    assert (
+        estimate["parameters"]
+        == estimate["gradients"]
+        == estimate["reference policy"]
+        == 4 * 1_543_714_304
+    )
+    assert estimate["optimizer"] == 8 * 1_543_714_304
     # 28 layers x 2 heads x 128 x (key and value) x 2 bytes = 28,672 bytes a token; 128 slots of
     # 2,560 tokens.
-    assert plan["KV cache"] == 28_672 * 128 * 2560
+    assert estimate["KV cache"] == 28_672 * 128 * 2560
 
 
 def test_a_server_of_an_engine_needs_no_memory_for_updates():
@@ -43,17 +55,17 @@ def test_a_server_of_an_engine_needs_no_memory_for_updates():
 def test_experts_and_what_the_engine_keeps_of_them():
     config = default_config()
     config.model.replay_routes = True
-    plan = memory_plan(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
-    assert plan["parameters"] == 4 * 30_532_122_624
+    estimate = memory_estimate(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
+    assert estimate["parameters"] == 4 * 30_532_122_624
     # 48 layers: 4 heads x 128 x (key and value) x 2 bytes, and the numbers of 8 experts of a byte;
     # 128 slots of 2,560 tokens.
-    assert plan["KV cache"] == 48 * (2048 + 8) * 128 * 2560
+    assert estimate["KV cache"] == 48 * (2048 + 8) * 128 * 2560
     config.model.remat = "none"
-    more = memory_plan(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
+    more = memory_estimate(resolve(config), PUBLISHED["qwen3-30b-a3b"], devices=1)
     # A token: 12 rows of experts (8, and gaps) with 3 x 2048 + 4 x 768 numbers, and 12 x 2048.
     kept = 12 * (3 * 2048 + 4 * 768) + 12 * 2048
     tokens = config.batch.rows * config.batch.row_length
-    assert more["activations"] - plan["activations"] == tokens * 48 * (kept - 2048) * 2
+    assert more["activations"] - estimate["activations"] == tokens * 48 * (kept - 2048) * 2
 
 
 def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
@@ -61,7 +73,7 @@ def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
     for chunk, tokens in ((512, 2560), (600, 3000)):
         config.engine.prefill_chunk = chunk
         assert (
-            memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["KV cache"]
+            memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)["KV cache"]
             == 28_672 * 128 * tokens
         )
         assert EngineSettings(slots=128, max_length=2560, prefill_chunk=chunk).capacity == tokens
@@ -71,7 +83,8 @@ def test_first_moments_of_two_bytes():
     config = default_config()
     config.optim.moment_dtype = "bfloat16"
     assert (
-        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["optimizer"] == 6 * 1_543_714_304
+        memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)["optimizer"]
+        == 6 * 1_543_714_304
     )
 
 
@@ -81,7 +94,7 @@ def test_trees_of_texts_have_masks_on_accelerators():
     config.mesh.fsdp = 2
 
     def activations(on_cpu: bool = False) -> float:
-        return memory_plan(config, PUBLISHED["1.5b"], devices=2, on_cpu=on_cpu)["activations"]
+        return memory_estimate(config, PUBLISHED["1.5b"], devices=2, on_cpu=on_cpu)["activations"]
 
     separate = activations()
     config.batch.share_prefixes = True
@@ -92,20 +105,20 @@ def test_trees_of_texts_have_masks_on_accelerators():
 def test_muon_has_no_second_moments_of_matrices():
     config = default_config()
     config.optim.name = "muon"
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)
     # Qwen2.5-1.5B: of a layer's parameters, query and out, key and value, and the MLP.
     matrices = 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960)
-    assert plan["optimizer"] == 8 * 1_543_714_304 - 4 * matrices
+    assert estimate["optimizer"] == 8 * 1_543_714_304 - 4 * matrices
 
 
 def test_fsdp_splits_what_belongs_to_parameters():
     config = default_config()
     config.mesh.fsdp = 4
-    one = memory_plan(resolve(default_config()), PUBLISHED["7b"], devices=1)
-    four = memory_plan(resolve(config), PUBLISHED["7b"], devices=4)
+    one = memory_estimate(resolve(default_config()), PUBLISHED["7b"], devices=1)
+    four = memory_estimate(resolve(config), PUBLISHED["7b"], devices=4)
     assert four["optimizer"] == one["optimizer"] / 4
     assert four["KV cache"] == one["KV cache"] / 4
-    two_hosts = memory_plan(
+    two_hosts = memory_estimate(
         resolve(config), PUBLISHED["7b"], devices=4, hosts=2
     )  # each with as many slots
     assert two_hosts["KV cache"] == one["KV cache"] / 2
@@ -121,10 +134,10 @@ def test_the_engine_has_weights_of_its_own_where_the_learners_are_split_or_of_an
         (4, 2, "bfloat16", parameters),
     ):
         config.mesh.fsdp, config.mesh.tensor, config.engine.dtype = fsdp, tensor, dtype
-        plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=fsdp * tensor)
-        assert plan["engine's weights"] == copied
+        estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=fsdp * tensor)
+        assert estimate["engine's weights"] == copied
     config.engine.name = "vllm"
-    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)["engine's weights"] == 0
+    assert memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=8)["engine's weights"] == 0
 
 
 def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_its_own():
@@ -145,20 +158,23 @@ def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_i
     ):
         config.train.max_staleness, config.engine.devices, config.engine.dtype = updates, own, dtype
         found = resolve(config)
-        plan, other = (of(found, PUBLISHED["1.5b"], devices=2) for of in (memory_plan, engine_plan))
-        assert plan["older policies"] == updates * 4 * parameters / 2
-        assert (plan["engine's weights"], other["engine's weights"]) == (here, there)
+        estimate, other = (
+            of(found, PUBLISHED["1.5b"], devices=2) for of in (memory_estimate, engine_estimate)
+        )
+        assert estimate["older policies"] == updates * 4 * parameters / 2
+        assert (estimate["engine's weights"], other["engine's weights"]) == (here, there)
         assert other["KV cache"] == 28_672 * 128 * 2560 / (own or 2) * (
             2 if dtype == "float32" else 1
         )
-        assert plan["KV cache"] == (0 if own else other["KV cache"])
+        assert estimate["KV cache"] == (0 if own else other["KV cache"])
     assert (
-        peak(found, plan) == sum(plan.values()) - plan["gradients"] - plan["activations"]
+        peak(found, estimate)
+        == sum(estimate.values()) - estimate["gradients"] - estimate["activations"]
     )  # which come later
     found.unlock().engine.slots = 1024
     with pytest.raises(
         InputError,
-        match=r"^config\.engine\.slots=1024: .* the plan needs 40\.8 \(engine's weights 5\.8, KV ",
+        match=r"^config\.engine\.slots=1024: .* the run needs 40\.8 \(engine's weights 5\.8, KV ",
     ):
         check_memory(found, PUBLISHED["1.5b"], devices=2, limit=int(30 * GIB))
 
@@ -166,12 +182,12 @@ def test_rollouts_ahead_need_older_policies_and_the_engine_may_have_devices_of_i
 def test_weights_in_flight_leave_no_older_policies():
     config = default_config()
     config.train.max_staleness, config.engine.name = 1, "vllm"
-    plans = []
+    estimates = []
     for inflight in (False, True):
         config.train.inflight = inflight
-        plans.append(memory_plan(resolve(config), PUBLISHED["1.5b"], devices=2))
-    assert plans[0]["older policies"] > 0
-    assert plans[1] == plans[0] | {"older policies": 0}
+        estimates.append(memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=2))
+    assert estimates[0]["older policies"] > 0
+    assert estimates[1] == estimates[0] | {"older policies": 0}
 
 
 @pytest.mark.parametrize(
@@ -201,9 +217,9 @@ def test_rollouts_ahead_are_named_where_the_engines_weights_of_their_updates_do_
 def test_the_published_1_5b_run_fits_eight_devices_of_16_gib_with_room():
     config = default_config()
     config.mesh.fsdp, config.batch.rows = 8, 8
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=8)
-    assert plan["KV cache"] == 28_672 * 16 * 2560  # 16 slots each
-    assert 6.5 * GIB < peak(config, plan) < 7 * GIB
+    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=8)
+    assert estimate["KV cache"] == 28_672 * 16 * 2560  # 16 slots each
+    assert 6.5 * GIB < peak(config, estimate) < 7 * GIB
     check_memory(resolve(config), PUBLISHED["1.5b"], devices=8, limit=int(16 * GIB))
 
 
@@ -291,7 +307,7 @@ def test_the_engines_weights_are_split_over_devices_of_one_host(hosts, fit):
             ):
                 check_engine(config, PUBLISHED["7b"], mesh, tensor)
     config.engine.tensor = 0
-    limit = int(peak(config, memory_plan(config, PUBLISHED["7b"], 8, 2, tensor=2))) + 1
+    limit = int(peak(config, memory_estimate(config, PUBLISHED["7b"], 8, 2, tensor=2))) + 1
     assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == (2 if 2 in fit else 1)
 
 
@@ -311,10 +327,10 @@ def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
     config.mesh.fsdp, config.batch.rows = 8, 8
     config = resolve(config).unlock()
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1), AXES)
-    whole, halves = (memory_plan(config, PUBLISHED["7b"], 8, tensor=n) for n in (1, 2))
+    whole, halves = (memory_estimate(config, PUBLISHED["7b"], 8, tensor=n) for n in (1, 2))
     assert halves == whole | {"engine's weights": whole["engine's weights"] / 2}
-    for plan, devices in ((whole, 1), (halves, 2)):
-        limit = int(peak(config, plan)) + 1
+    for estimate, devices in ((whole, 1), (halves, 2)):
+        limit = int(peak(config, estimate)) + 1
         assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == devices
         check_memory(config, PUBLISHED["7b"], 8, tensor=devices, limit=limit)
     config.engine.tensor = 4
@@ -341,9 +357,10 @@ def test_a_servers_weights_are_split_over_as_few_devices_as_fit():
     assert server_tensor(config, shape, mesh, 2**40) == 2
 
 
-def test_a_run_that_cannot_fit_is_refused_with_its_plan():
+def test_a_run_that_cannot_fit_is_refused_with_its_estimate():
     with pytest.raises(
-        InputError, match=r"a device has 80.0 GiB, the plan needs 1\d\d.* optimizer 56.7.*mesh.fsdp"
+        InputError,
+        match=r"a device has 80.0 GiB, the run needs 1\d\d.* optimizer 56.7.*mesh.fsdp",
     ):
         check_memory(resolve(default_config()), PUBLISHED["7b"], devices=1, limit=int(80 * GIB))
     check_memory(resolve(default_config()), PUBLISHED["1.5b"], devices=1, limit=int(80 * GIB))
@@ -363,7 +380,7 @@ def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
     config.model.path, config.model.lora.rank, config.model.param_dtype = "a/model", 8, "bfloat16"
     config = resolve(config)
     shared, own = (
-        memory_plan(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True)
+        memory_estimate(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True)
     )
     assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
     check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
@@ -382,20 +399,20 @@ def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():
         ("q_proj", "down_proj"),
     )
     config.model.param_dtype = "bfloat16"
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)
+    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)
     pairs = 28 * 32 * (1536 + 1536 + 8960 + 1536)  # layers x rank x (in + out of each)
-    assert plan["parameters"] == 2 * 1_543_714_304 + 4 * pairs
-    assert plan["gradients"] == plan["reference policy"] == 4 * pairs
-    assert plan["optimizer"] == 8 * pairs
+    assert estimate["parameters"] == 2 * 1_543_714_304 + 4 * pairs
+    assert estimate["gradients"] == estimate["reference policy"] == 4 * pairs
+    assert estimate["optimizer"] == 8 * pairs
 
 
 def test_an_algorithm_without_a_reference_policy_books_none():
     config = default_config()
     config.rl.algorithm = "dapo"
-    assert memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 0
+    assert memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"] == 0
     config.rl.kl_coef = 0.02
     assert (
-        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"]
+        memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)["reference policy"]
         == 4 * 1_543_714_304
     )
 
@@ -403,42 +420,44 @@ def test_an_algorithm_without_a_reference_policy_books_none():
 def test_bytes_of_signals_are_split_like_parameters():
     config = default_config()
     config.mesh.fsdp = 4
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals={"teacher": 8})
-    assert plan["teacher"] == 2
-    rest = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)
-    assert sum(plan.values()) == sum(rest.values()) + 2
+    estimate = memory_estimate(
+        resolve(config), PUBLISHED["1.5b"], devices=4, signals={"teacher": 8}
+    )
+    assert estimate["teacher"] == 2
+    rest = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=4)
+    assert sum(estimate.values()) == sum(rest.values()) + 2
 
 
 def test_features_of_earlier_layers_are_kept_with_the_activations():
     vision = QWEN3_VL
     config = default_config()
     config.batch.rows, config.model.remat, config.engine.name = 1, "full", "vllm"
-    plans = [
-        memory_plan(resolve(config), replace(PUBLISHED["qwen3-8b"], vision=each), devices=1)
+    estimates = [
+        memory_estimate(resolve(config), replace(PUBLISHED["qwen3-8b"], vision=each), devices=1)
         for each in (vision, replace(vision, deep_layers=()))
     ]
-    with_features, without = (plan["activations of the vision tower"] for plan in plans)
+    with_features, without = (estimate["activations of the vision tower"] for estimate in estimates)
     # Of each token three results of four patches, and three features; in bfloat16.
     assert with_features - without == 4096 * 2 * 3 * (4 * 1152 + 4096)
     merger = 2 * 4608 + 4608 * 4608 + 4608 + 4608 * 4096 + 4096
-    assert plans[0]["parameters"] - plans[1]["parameters"] == 3 * merger * 4
+    assert estimates[0]["parameters"] - estimates[1]["parameters"] == 3 * merger * 4
 
 
 def test_replayed_experts_are_split_like_rows_and_there_in_updates_alone():
     config = default_config()
     config.mesh.fsdp = config.mesh.tensor = 2
     config.engine.name = "vllm"
-    plan = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals={REPLAYED: 8})
-    assert plan[REPLAYED] == 4
-    rest = memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4)
-    assert peak(config, plan) == peak(config, rest) + 4
+    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=4, signals={REPLAYED: 8})
+    assert estimate[REPLAYED] == 4
+    rest = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=4)
+    assert peak(config, estimate) == peak(config, rest) + 4
     config.engine.name = "jax"
     config.engine.slots = 4096  # a rollout needs more than an update
-    plan, rest = (
-        memory_plan(resolve(config), PUBLISHED["1.5b"], devices=4, signals=signals)
+    estimate, rest = (
+        memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=4, signals=signals)
         for signals in ({REPLAYED: 8}, {})
     )
-    assert peak(config, plan) == peak(config, rest)
+    assert peak(config, estimate) == peak(config, rest)
 
 
 def test_a_vision_tower_has_weights_moments_and_activations():
@@ -457,17 +476,17 @@ def test_a_vision_tower_has_weights_moments_and_activations():
     tower = 1176 * 1280 + 32 * layer + 1280 + 5120 * 5120 + 5120 + 5120 * 2048 + 2048
     config.mesh.fsdp, config.batch.rows, config.model.remat = 2, 8, "full"
     config.sampling.max_prompt_tokens, config.engine.prefill_rows = 1024, (1,)
-    plan, text = (
-        memory_plan(resolve(config), each, devices=2) for each in (shape, PUBLISHED["3b"])
+    estimate, text = (
+        memory_estimate(resolve(config), each, devices=2) for each in (shape, PUBLISHED["3b"])
     )
-    assert plan["parameters"] - text["parameters"] == 4 * tower / 2
-    assert plan["optimizer"] - text["optimizer"] == 8 * tower / 2
+    assert estimate["parameters"] - text["parameters"] == 4 * tower / 2
+    assert estimate["optimizer"] - text["optimizer"] == 8 * tower / 2
     row, prompt = (
         4 * 4096,
         4 * 1024,
     )  # patches: a token of a picture is four; a row has several prompts
     assert (
-        plan["activations of the vision tower"] == 4 * row * 32 * 1280 * 2
+        estimate["activations of the vision tower"] == 4 * row * 32 * 1280 * 2
     )  # of four rows in bfloat16
     assert text["activations of the vision tower"] == 0
     config.batch.rows, config.engine.prefill_rows = 2, (4, 64)
@@ -475,12 +494,13 @@ def test_a_vision_tower_has_weights_moments_and_activations():
         64 * prompt * (6 * 1280 + 2 * 3420) * 2
     )  # of one layer, more than the update of one row has
     assert (
-        memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"] == prefill
+        memory_estimate(resolve(config), shape, devices=2)["activations of the vision tower"]
+        == prefill
     )
     config.engine.name = "vllm"
     assert (
-        memory_plan(resolve(config), shape, devices=2)["activations of the vision tower"]
+        memory_estimate(resolve(config), shape, devices=2)["activations of the vision tower"]
         == row * 32 * 1280 * 2
     )
-    with pytest.raises(InputError, match=r"the plan needs .* activations of the vision tower 1\.2"):
+    with pytest.raises(InputError, match=r"the run needs .* activations of the vision tower 1\.2"):
         check_memory(resolve(config), shape, devices=2, limit=int(8 * GIB))

@@ -11,7 +11,7 @@ import pytest
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.engines.remote.weight_store import local_folder
-from gigpo_jax.engines.vllm.launch import LaunchPlan, server_command, server_environment
+from gigpo_jax.engines.vllm.launch import VllmSettings, server_command, server_environment
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = (
@@ -121,7 +121,7 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
         )
         (line, _) = dry("vllm_sidecar.sh", *SIDECAR, "--gpus", gpus, *more)
         words = shlex.split(line)
-        plan = LaunchPlan(
+        server_settings = VllmSettings(
             python=pathlib.Path(".venv-vllm/bin/python"),
             model=pathlib.Path("/m"),
             dtype="bfloat16",
@@ -134,13 +134,13 @@ def test_the_sidecar_starts_servers_as_the_engine_does() -> None:
             gpu_memory_fraction=0.5,
             lora_rank=rank,
         )
-        ours = server_command(plan, 8000)
+        ours = server_command(server_settings, 8000)
         extra = {"--tensor-parallel-size", "1"}
         assert set(ours) <= set(words)
         assert set(words[words.index("-m") :]) - set(ours) <= extra
         settings = dict(word.split("=", 1) for word in words[1 : words.index(ours[0])])
         settings.pop("CUDA_VISIBLE_DEVICES", None)
-        wanted = server_environment(plan, KEY)
+        wanted = server_environment(server_settings, KEY)
         assert {name: wanted[name] for name in settings} == settings
         assert set(wanted) - set(settings) - set(os.environ) == {"VLLM_API_KEY"} - set(os.environ)
 

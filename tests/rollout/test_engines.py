@@ -42,6 +42,6 @@ def test_servers_that_a_run_starts_take_its_adapters(tmp_path: pathlib.Path) -> 
     config.model.path = str(TINY)
     for rank, words in ((0, ()), (12, ("--enable-lora", "--max-lora-rank", "16"))):
         config.model.lora.rank = rank
-        (process,) = remote_engines._plan_processes(config, tmp_path, tmp_path, "sesame")
+        (process,) = remote_engines._make_processes(config, tmp_path, tmp_path, "sesame")
         assert set(words) <= set(process._command)
         assert ("--enable-lora" in process._command) == bool(rank)

@@ -1,4 +1,4 @@
-"""Prefill in chunks: the device calls that fill slots as planned by `PrefixTable`."""
+"""Prefill in chunks: the device calls that fill slots as placed by `PrefixTable`."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gigpo_jax.engines.jax.prefixes import PrefillPlan
+from gigpo_jax.engines.jax.prefixes import Prefill
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_request
@@ -59,7 +59,7 @@ class ChunkReader:
         self._read_batch(params, [[]] * self._partitions)
 
     def read_prompts(
-        self, params: Any, planned_requests: Sequence[tuple[PrefillPlan, Request]]
+        self, params: Any, placed_requests: Sequence[tuple[Prefill, Request]]
     ) -> list[tuple[jax.Array, list[int | None]]]:
         """Fills the slots of prompts.
 
@@ -68,23 +68,23 @@ class ChunkReader:
           B rows, None for rows that drew nothing.
         """
         calls = []
-        # The sort is stable. In a wave, copies stay in the order of the plans: a slot is read for
-        # an earlier plan before a later plan overwrites it.
-        in_order = sorted(planned_requests, key=_plan_wave)
-        for _, wave in itertools.groupby(in_order, key=_plan_wave):
+        # The sort is stable. In a wave, copies stay in the order of the prefills: a slot is read
+        # for an earlier prefill before a later one overwrites it.
+        in_order = sorted(placed_requests, key=_prefill_wave)
+        for _, wave in itertools.groupby(in_order, key=_prefill_wave):
             # (source slot, target slot, first token) and (request, slot, first token)
             copies: list[list[tuple[int, int, int]]] = [[] for _ in range(self._partitions)]
             chunks: list[list[tuple[Request, int, int]]] = [[] for _ in range(self._partitions)]
-            for plan, request in wave:
-                partition, slot = divmod(plan.slot, self._partition_slots)
-                for source, index in plan.copies:
+            for prefill, request in wave:
+                partition, slot = divmod(prefill.slot, self._partition_slots)
+                for source, index in prefill.copies:
                     source_slot = source % self._partition_slots
                     copies[partition].append((source_slot, slot, index * self._chunk))
-                for start in range(plan.start, request.prompt.size, self._chunk):
+                for start in range(prefill.start, request.prompt.size, self._chunk):
                     # A continued slot is read from any token on. Where the last chunk would not fit
                     # it begins earlier, with tokens that the slot has.
                     chunk_start = min(start, self.last_start)
-                    chunks[partition].append((request, plan.slot, chunk_start))
+                    chunks[partition].append((request, prefill.slot, chunk_start))
             # Copies before reads: a chunk may extend a prefix that is copied in the same wave.
             for copy_batch in _split_batches(copies, COPIES):
                 self._copy_batch(copy_batch)
@@ -133,8 +133,8 @@ class ChunkReader:
         return self._programs.prefill_chunks(params, prompt_batch), drawing_slots
 
 
-def _plan_wave(planned_request: tuple[PrefillPlan, Request]) -> int:
-    return planned_request[0].wave
+def _prefill_wave(placed_request: tuple[Prefill, Request]) -> int:
+    return placed_request[0].wave
 
 
 def _split_batches(partitions: list[list[Any]], size: int) -> Iterator[list[list[Any]]]:

@@ -8,14 +8,14 @@ import numpy as np
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.jax.chunked import ChunkReader
 from gigpo_jax.engines.jax.kept_slots import KeptSlots
-from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
+from gigpo_jax.engines.jax.prefixes import Prefill, PrefixTable
 from gigpo_jax.engines.jax.programs import EngineSettings, Programs
 from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.request import Request, Session
 
 
 class HeldTokens:
-    """The tokens that slots hold, and the plans of prefills that continue them.
+    """The tokens that slots hold, and the prefills that continue them.
 
     Attributes:
       reader: Reader of what a prompt has beside them.
@@ -58,13 +58,13 @@ class HeldTokens:
         tokens = np.append(request.prefix_content, completion.tokens[:-1])
         self.kept.keep(slot, tokens, request.params.session)
 
-    def plan_prefills(
+    def place_prefills(
         self,
         requests: Sequence[Request],
         free_slots: Callable[[], Sequence[int]],
         assign_slot: Callable[[int, Request], None],
-    ) -> list[tuple[PrefillPlan, Request]]:
-        """Assigns a slot to each request and plans what is read into it.
+    ) -> list[tuple[Prefill, Request]]:
+        """Assigns a slot to each request, and what is read into it.
 
         Args:
           requests: Requests that start now.
@@ -72,7 +72,7 @@ class HeldTokens:
           assign_slot: Function that assigns one.
         """
         self.prefixes.begin_round()
-        planned_requests: list[tuple[PrefillPlan, Request]] = []
+        placed_requests: list[tuple[Prefill, Request]] = []
         new_requests = []
         # First those that continue a slot, so that no other prompt of the round takes it.
         for request in requests:
@@ -85,16 +85,16 @@ class HeldTokens:
             start = min(held_tokens, self.reader.last_start)
             # In the first wave: the slot's shared chunks, those of its first prompt, keep their
             # bits.
-            planned_requests.append((PrefillPlan(slot, (), start, 0), request))
-        # Prompts are planned one by one, because each may share chunks with those planned before
+            placed_requests.append((Prefill(slot, (), start, 0), request))
+        # Prompts are placed one by one, because each may share chunks with those placed before
         # it.
         for request in new_requests:
             offered_slots = self.kept.offer_slots(free_slots())
-            plan = self.prefixes.plan_prefill(request.prefix_content, offered_slots)
-            self.kept.give_up(plan.slot)
-            assign_slot(plan.slot, request)
-            planned_requests.append((plan, request))
-        return planned_requests
+            prefill = self.prefixes.place_prefill(request.prefix_content, offered_slots)
+            self.kept.give_up(prefill.slot)
+            assign_slot(prefill.slot, request)
+            placed_requests.append((prefill, request))
+        return placed_requests
 
 
 def hold_tokens(

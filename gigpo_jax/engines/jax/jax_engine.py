@@ -371,11 +371,11 @@ class JaxEngine:
         held.free_sessions()
         if not requests:
             return
-        planned_requests = held.plan_prefills(requests, self._table.free_slots, self._assign_slot)
+        placed_requests = held.place_prefills(requests, self._table.free_slots, self._assign_slot)
         assert self._weights is not None
-        self.reused_tokens += sum(plan.start for plan, _ in planned_requests)
-        self._encode_images([(request, plan.start) for plan, request in planned_requests])
-        for drawn, slots in held.reader.read_prompts(self._weights.params, planned_requests):
+        self.reused_tokens += sum(prefill.start for prefill, _ in placed_requests)
+        self._encode_images([(request, prefill.start) for prefill, request in placed_requests])
+        for drawn, slots in held.reader.read_prompts(self._weights.params, placed_requests):
             self._collect_tokens(np.asarray(drawn)[:, None], slots)
 
     def _encode_images(self, requests: Sequence[tuple[Request, int]]) -> None:

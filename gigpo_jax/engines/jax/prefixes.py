@@ -1,4 +1,4 @@
-"""The prompt chunks that the slots of an engine hold, and plans for reading new prompts."""
+"""The prompt chunks that the slots of an engine hold, and where new prompts are read."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class PrefillPlan:
+class Prefill:
     """The steps that fill a slot with a prompt.
 
     Attributes:
@@ -51,15 +51,15 @@ class PrefixTable:
         self._holders.clear()
 
     def begin_round(self) -> None:
-        """Begins a round of prompts, when all earlier plans are in the cache."""
+        """Begins a round of prompts, when all earlier prefills are in the cache."""
         self._copy_wave.clear()
         for holders in self._holders.values():
             for slot in holders:
                 # Before wave 0, the first of the new round: such a chunk can be copied at once.
                 holders[slot] = -1
 
-    def plan_prefill(self, prompt: np.ndarray, free_slots: Sequence[int]) -> PrefillPlan:
-        """Plans a prompt's prefill into one of the free slots.
+    def place_prefill(self, prompt: np.ndarray, free_slots: Sequence[int]) -> Prefill:
+        """Places a prompt's prefill in one of the free slots.
 
         `prompt` is [P] i32. Prefers the partition that holds the longest prefix, then the one with
         the most free slots; there the slot that holds the longest prefix itself, then the one
@@ -90,7 +90,7 @@ class PrefixTable:
         # Entered before the device has them, so that later prompts of this round can copy them. If
         # the round fails, the engine clears the table.
         self._set_slot(slot, keys, wave)
-        return PrefillPlan(slot, tuple(copies), available * self._chunk, wave)
+        return Prefill(slot, tuple(copies), available * self._chunk, wave)
 
     def _choose_partition(self, keys: Sequence[bytes], free_slots: Sequence[int]) -> int:
         free_counts = Counter(slot // self._partition_slots for slot in free_slots)

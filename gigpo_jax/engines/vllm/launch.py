@@ -33,7 +33,7 @@ RESTARTS = 3  # in a run; a server that dies again and again has a fault that a 
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
+class VllmSettings:
     """Settings of the servers that a run starts.
 
     Attributes:
@@ -70,18 +70,18 @@ def cache_gib() -> float:
     return float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 1)
 
 
-def server_command(plan: LaunchPlan, port: int) -> list[str]:
+def server_command(settings: VllmSettings, port: int) -> list[str]:
     """Returns the command of one server on loopback; `launch/vllm_sidecar.sh` has its arguments."""
-    if plan.gpu:
-        device = ["--gpu-memory-utilization", f"{plan.gpu_memory_fraction:g}"]
+    if settings.gpu:
+        device = ["--gpu-memory-utilization", f"{settings.gpu_memory_fraction:g}"]
     else:
         # On a CPU a request's own seed together with chunked prefill kills the engine, and
         # compiling takes longer than it saves for models that a CPU can serve.
         device = ["--enforce-eager", "--no-enable-chunked-prefill"]
-        device += ["--max-num-batched-tokens", str(max(plan.max_length, 2048))]
+        device += ["--max-num-batched-tokens", str(max(settings.max_length, 2048))]
     adapters = []
-    if plan.lora_rank:
-        rank = next(rank for rank in RANKS if rank >= plan.lora_rank)
+    if settings.lora_rank:
+        rank = next(rank for rank in RANKS if rank >= settings.lora_rank)
         # One adapter more than the newest: a late request for the previous one must not evict it.
         adapters = ["--enable-lora", "--max-lora-rank", str(rank), "--max-cpu-loras", "2"]
     # Log-probabilities are those of the distribution that tokens are drawn from (processed), which
@@ -89,13 +89,13 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
     # folder, such as a repetition penalty, out of that distribution. The learner computes logits in
     # float32; vLLM's default is the dtype of the model.
     return [
-        str(plan.python),
+        str(settings.python),
         *("-m", "vllm.entrypoints.openai.api_server"),
-        *("--model", str(plan.model.resolve())),
+        *("--model", str(settings.model.resolve())),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--dtype", plan.dtype),
-        *("--max-model-len", str(plan.max_length)),
-        *("--max-num-seqs", str(plan.sequences)),
+        *("--dtype", settings.dtype),
+        *("--max-model-len", str(settings.max_length)),
+        *("--max-num-seqs", str(settings.sequences)),
         *("--logprobs-mode", "processed_logprobs"),
         *("--generation-config", "vllm"),
         *("--hf-overrides", HEAD),
@@ -105,43 +105,43 @@ def server_command(plan: LaunchPlan, port: int) -> list[str]:
         "--disable-uvicorn-access-log",
         *adapters,
         *device,
-        *plan.arguments,
+        *settings.arguments,
     ]
 
 
-def server_environment(plan: LaunchPlan, key: str) -> dict[str, str]:
+def server_environment(settings: VllmSettings, key: str) -> dict[str, str]:
     """Returns the environment of a server: this process's without JAX, with vLLM's settings."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))
     }
     # A server imports thousands of modules; compiling them at every start takes minutes.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
-    if not plan.gpu:
+    if not settings.gpu:
         inherited.setdefault("GLIBC_TUNABLES", MALLOC)
     return inherited | {
         "PYTHONPATH": str(ROOT),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_API_KEY": key,
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": f"{max(1, round(plan.cache_gib))}",
+        "VLLM_CPU_KVCACHE_SPACE": f"{max(1, round(settings.cache_gib))}",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        WEIGHTS_DIR: str(plan.weights_dir),
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if plan.lora_rank else "0",
+        WEIGHTS_DIR: str(settings.weights_dir),
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if settings.lora_rank else "0",
     }
 
 
-def check_plan(plan: LaunchPlan, servers: int) -> None:
+def check_settings(settings: VllmSettings, servers: int) -> None:
     """Checks for an interpreter with vLLM, and enough memory.
 
     Raises:
-      InputError: Servers of this plan cannot start.
+      InputError: Servers with these settings cannot start.
     """
-    environment = plan.python.parent.parent
-    if not plan.python.is_file():
+    environment = settings.python.parent.parent
+    if not settings.python.is_file():
         raise InputError(
             "no such interpreter",
             key="config.engine.vllm.python",
-            value=repr(str(plan.python)),
+            value=repr(str(settings.python)),
             fix="for CPUs: make vllm-venv; on a GPU node: python -m venv .venv-vllm && "
             ".venv-vllm/bin/pip install 'vllm>=0.32,<0.34'",
         )
@@ -151,17 +151,17 @@ def check_plan(plan: LaunchPlan, servers: int) -> None:
         raise InputError(
             "vLLM is not installed there",
             key="config.engine.vllm.python",
-            value=repr(str(plan.python)),
+            value=repr(str(settings.python)),
             fix="make vllm-venv",
         )
     available = available_memory()
     # On a GPU vLLM itself checks that its fraction of the memory is enough.
-    if plan.gpu or available is None:
+    if settings.gpu or available is None:
         return
     # Weights are in memory twice while they are packed, at worst as float32 from bfloat16 files.
     # Memory that malloc keeps has gaps: half as much again.
-    weights = 2.5 * sum(file.stat().st_size for file in plan.model.glob("*.safetensors"))
-    cache = max(1, round(plan.cache_gib))
+    weights = 2.5 * sum(file.stat().st_size for file in settings.model.glob("*.safetensors"))
+    cache = max(1, round(settings.cache_gib))
     needed = servers * (weights + cache * GIB + PROGRAM_BYTES)
     if needed > available:
         raise InputError(
@@ -206,12 +206,12 @@ class ServerProcess:
       log: File with its output.
     """
 
-    def __init__(self, plan: LaunchPlan, port: int, key: str):
+    def __init__(self, settings: VllmSettings, port: int, key: str):
         """Prepares command and environment; starts nothing yet."""
         self.url = f"http://127.0.0.1:{port}"
-        self.log = plan.folder / f"server_{port}.log"
-        self._command = server_command(plan, port)
-        self._environment = server_environment(plan, key)
+        self.log = settings.folder / f"server_{port}.log"
+        self._command = server_command(settings, port)
+        self._environment = server_environment(settings, key)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -143,18 +143,18 @@ class McpEnv:
 
     def step(self, action: str) -> StepResult:
         """Calls a tool or scores the answer."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        return self._finish_call(plan, self._call_tool(plan.name, **plan.arguments))
+        choice = self._read_action(action)
+        if isinstance(choice, StepResult):
+            return choice
+        return self._finish_call(choice, self._call_tool(choice.name, **choice.arguments))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        call = self._portal.start_task_soon(self._send_call, plan.name, plan.arguments)
-        return self._finish_call(plan, await asyncio.wrap_future(call))
+        choice = self._read_action(action)
+        if isinstance(choice, StepResult):
+            return choice
+        call = self._portal.start_task_soon(self._send_call, choice.name, choice.arguments)
+        return self._finish_call(choice, await asyncio.wrap_future(call))
 
     def close(self) -> None:
         resources = self._resources
@@ -225,7 +225,7 @@ class McpEnv:
             if cursor is None or len(tools) == count:
                 return tools
 
-    def _plan_step(self, action: str) -> "ToolCall | StepResult":
+    def _read_action(self, action: str) -> "ToolCall | StepResult":
         """Reads a call, or gives the result without one."""
         if self._result is None:
             raise EnvError("step before reset: start an episode with reset(task)")

@@ -151,17 +151,17 @@ class OpenEnvEnv:
 
     def step(self, action: str) -> StepResult:
         """Acts; a text that is no action changes nothing."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        return self._finish_step(action, background.run(self._send(plan)))
+        message = self._read_action(action)
+        if isinstance(message, StepResult):
+            return message
+        return self._finish_step(action, background.run(self._send(message)))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        data = await asyncio.wrap_future(background.submit(self._send(plan)))
+        message = self._read_action(action)
+        if isinstance(message, StepResult):
+            return message
+        data = await asyncio.wrap_future(background.submit(self._send(message)))
         return self._finish_step(action, data)
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class OpenEnvEnv:
             self._text_field = find_text_field(schema.get("observation"))
         self._session = client.ServerSession(url, self._limit_s)
 
-    def _plan_step(self, action: str) -> dict[str, Any] | StepResult:
+    def _read_action(self, action: str) -> dict[str, Any] | StepResult:
         """Reads the server's action, or gives the result without one."""
         if self._result is None or self._form is None:
             raise EnvError("step before reset: start an episode with reset(task)")

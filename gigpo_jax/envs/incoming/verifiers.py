@@ -125,18 +125,18 @@ class VerifiersEnv:
 
     def step(self, action: str) -> StepResult:
         """Gives the policy's message to the rollout."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        return self._finish_step(plan, background.run(self._answer(plan)))
+        message = self._read_action(action)
+        if isinstance(message, StepResult):
+            return message
+        return self._finish_step(message, background.run(self._answer(message)))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""
-        plan = self._plan_step(action)
-        if isinstance(plan, StepResult):
-            return plan
-        call = background.submit(self._answer(plan))
-        return self._finish_step(plan, await asyncio.wrap_future(call))
+        message = self._read_action(action)
+        if isinstance(message, StepResult):
+            return message
+        call = background.submit(self._answer(message))
+        return self._finish_step(message, await asyncio.wrap_future(call))
 
     def close(self) -> None:
         rollout = self._rollout
@@ -152,7 +152,7 @@ class VerifiersEnv:
         check_split(split, splits)
         return splits[split]
 
-    def _plan_step(self, action: str) -> Any:
+    def _read_action(self, action: str) -> Any:
         """The assistant's message, or the result without one."""
         if self._result is None:
             raise EnvError("step before reset: start an episode with reset(task)")

@@ -95,18 +95,18 @@ def unscored_batch(batch: StepBatch) -> StepBatch:
     return replace(batch, reference=None, proximal=None, values=None)
 
 
-def plan_scores(config: ConfigDict, batch: StepBatch) -> StepBatch:
+def shape_scored_batch(config: ConfigDict, batch: StepBatch) -> StepBatch:
     """Returns the shapes of a minibatch that is scored, given its shapes with separate texts."""
-    return _plan_trees(unscored_batch(batch), shares_prefixes(config))
+    return _shape_trees(unscored_batch(batch), shares_prefixes(config))
 
 
-def plan_update(config: ConfigDict, batch: StepBatch) -> StepBatch:
+def shape_update_batch(config: ConfigDict, batch: StepBatch) -> StepBatch:
     """Returns the shapes of a minibatch of an update, given its shapes with separate texts."""
     by_group = config.train.minibatch_by == "group"
-    return _plan_trees(batch, by_group and shares_prefixes(config))
+    return _shape_trees(batch, by_group and shares_prefixes(config))
 
 
-def _plan_trees(batch: StepBatch, shares: bool) -> StepBatch:
+def _shape_trees(batch: StepBatch, shares: bool) -> StepBatch:
     # As in `learner.packing`: texts with images share nothing.
     if not shares or batch.images is not None:
         return batch
@@ -121,7 +121,7 @@ class Signal:
     """Base class of signals.
 
     A signal overrides what it has; the rest does nothing. `parameter_bytes`, `abstract_arrays` and
-    `lower_programs` are for plans: they read no weights and allocate nothing.
+    `lower_programs` are for estimates: they read no weights and allocate nothing.
 
     Attributes:
       columns: names of the `StepColumns` that it computes; the columns of one method with their
@@ -178,7 +178,7 @@ class Signal:
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-        """Returns the bytes that the signal adds to the memory plan, by purpose.
+        """Returns the bytes that the signal adds to the memory estimate, by purpose.
 
         They count parameters and what belongs to them, such as moments, over all devices that split
         the parameters; see `memory.SignalBytes`. `shape` is the policy's.

@@ -31,8 +31,8 @@ from gigpo_jax.learner.signals.base import (
     ScoredSteps,
     Signal,
     SignalProgram,
-    plan_scores,
-    plan_update,
+    shape_scored_batch,
+    shape_update_batch,
 )
 from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.policy import Policy
@@ -166,10 +166,10 @@ class Critic(SavedCritic):
         params = abstract_critic_params(config, policy, mesh)
         policy_params = (policy.trained, policy.frozen)
         update: Any = train_programs(config, policy, mesh, params).update
-        lowered = update.lower(state, plan_update(config, batch), policy_params)
+        lowered = update.lower(state, shape_update_batch(config, batch), policy_params)
         yield SignalProgram("critic", lowered, every_epoch=True)
         values: Any = values_program(config, policy, mesh)
-        lowered = values.lower(state.params, policy_params, plan_scores(config, batch))
+        lowered = values.lower(state.params, policy_params, shape_scored_batch(config, batch))
         yield SignalProgram("values", lowered, every_epoch=False)
 
     @classmethod

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.memory import REPLAYED
 from gigpo_jax.devices.mesh import ROWS
-from gigpo_jax.learner.planned_tokens import stored_rows
+from gigpo_jax.learner.expected_tokens import stored_rows
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.routes import route_dtype
@@ -17,7 +17,7 @@ from gigpo_jax.policy import Policy
 
 
 class ReplayedExperts(Signal):
-    """Plans the memory of replayed experts; samples carry them."""
+    """Estimates the memory of replayed experts; samples carry them."""
 
     @classmethod
     def parameter_bytes(cls, config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:

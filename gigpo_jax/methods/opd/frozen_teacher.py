@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.learner.critic_model import image_settings
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram, plan_scores
+from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram, shape_scored_batch
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
 from gigpo_jax.methods.opd import is_served
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
@@ -80,7 +80,7 @@ class FrozenTeacher(Signal):
             temperature=config.sampling.temperature,
         )
         params = cls.abstract_arrays(config, policy, mesh)["teacher"]
-        lowered = score.lower(params, replace(plan_scores(config, batch), routes=None))
+        lowered = score.lower(params, replace(shape_scored_batch(config, batch), routes=None))
         yield SignalProgram("teacher", lowered, every_epoch=False)
 
     @classmethod

@@ -33,7 +33,7 @@ from gigpo_jax.learner.signals.base import (
     ScoredSteps,
     Signal,
     SignalProgram,
-    plan_scores,
+    shape_scored_batch,
     unscored_batch,
 )
 from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
@@ -167,7 +167,7 @@ class ImplicitRewards(SavedRewards):
         score: Any = update.make_logprobs(
             forward_function(config, policy.config, mesh), **_score_settings(config)
         )
-        lowered = score.lower(state.params, plan_scores(config, batch), policy.frozen)
+        lowered = score.lower(state.params, shape_scored_batch(config, batch), policy.frozen)
         yield SignalProgram("copy's scores", lowered, every_epoch=False)
 
     @classmethod

@@ -22,8 +22,8 @@ class ReflectionsPart(EpisodePart):
     def _find_history(self, episode: Episode) -> History:
         """Every step of the episode so far, where prompts of actions show the last ones."""
         if self._history is None:
-            plan = episode.plan
-            self._history = History(episode.max_steps, plan.task.type, plan.reflections)
+            job = episode.job
+            self._history = History(episode.max_steps, job.task.type, job.reflections)
         return self._history
 
     def after_turn(self, episode: Episode, turn: Turn) -> Turn:
@@ -35,7 +35,7 @@ class ReflectionsPart(EpisodePart):
 
     async def at_end(self, episode: Episode) -> None:
         """Writes the reflection."""
-        if self._template is None or episode.plan.is_last_trial or episode.trajectory.won:
+        if self._template is None or episode.job.is_last_trial or episode.trajectory.won:
             return
         history = self._find_history(episode)
         await episode.write_note(REFLECTION, self._template, history, REFLECTION_TOKENS)

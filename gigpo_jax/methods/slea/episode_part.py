@@ -20,7 +20,7 @@ class LessonsPart(EpisodePart):
     async def before_prompt(self, episode: Episode) -> None:
         """Finds the lessons for the state that is answered next."""
         anchor = episode.observation.anchor
-        lessons = self._find_lessons(episode.plan.task.kind, anchor)
+        lessons = self._find_lessons(episode.job.task.kind, anchor)
         episode.history.advice = tuple(
             Advice(text, zone.title, zone.word)
             for zone, texts in zip(ZONES.values(), lessons, strict=True)

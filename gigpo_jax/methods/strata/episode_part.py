@@ -36,11 +36,11 @@ class StrategyPart(EpisodePart):
 
     def _find_shared(self, episode: Episode) -> tuple[int, int, SharedStrategy]:
         """The strategy's number in the group, the member that writes it, and what is shared."""
-        plan = episode.plan
-        if plan.shared is None or self._episodes == 1:
-            return plan.member, plan.member, self._own
-        number = plan.member // self._episodes
-        strategy = plan.shared.setdefault(("strategy", number), self._own)
+        job = episode.job
+        if job.shared is None or self._episodes == 1:
+            return job.member, job.member, self._own
+        number = job.member // self._episodes
+        strategy = job.shared.setdefault(("strategy", number), self._own)
         return number, number * self._episodes, strategy
 
     async def before_prompt(self, episode: Episode) -> None:
@@ -53,7 +53,7 @@ class StrategyPart(EpisodePart):
         async with strategy.lock:
             if strategy.turn is None:
                 # No summary has this number: none is written after the last step.
-                key = episode.plan.key(member, -episode.max_steps)
+                key = episode.job.key(member, -episode.max_steps)
                 text = await episode.write_text(prompt, key, self._limit)
                 strategy.turn = self.after_turn(episode, text)
         episode.add_text(prompt, strategy.turn)

@@ -98,13 +98,13 @@ def compare_runs(args: argparse.Namespace, flags: Sequence[str]) -> int:
     folders = list(args.runs)
     if args.config:
         # All configs before the first run.
-        planned_runs = _plan_campaign(args, flags)
-        campaign.check_runs(planned_runs)
-        status = campaign.play_runs(planned_runs)
+        campaign_runs = _list_campaign(args, flags)
+        campaign.check_runs(campaign_runs)
+        status = campaign.play_runs(campaign_runs)
         # A run that failed or was stopped leaves no comparison of half a campaign.
         if status:
             return status
-        folders += [run.folder for run in planned_runs]
+        folders += [run.folder for run in campaign_runs]
     if len(folders) < 2:
         raise InputError(
             f"{len(folders)} given",
@@ -165,7 +165,9 @@ def _order_arms(arms: list[Arm], baseline: str) -> list[Arm]:
     return sorted(arms, key=lambda arm: arm.label != baseline)
 
 
-def _plan_campaign(args: argparse.Namespace, flags: Sequence[str]) -> Sequence[campaign.PlannedRun]:
+def _list_campaign(
+    args: argparse.Namespace, flags: Sequence[str]
+) -> Sequence[campaign.CampaignRun]:
     seeds = args.seeds.split(",")
     if not args.algorithms or not all(seed.strip().isdigit() for seed in seeds):
         raise InputError(
@@ -174,7 +176,7 @@ def _plan_campaign(args: argparse.Namespace, flags: Sequence[str]) -> Sequence[c
             value=args.seeds,
             fix="give them like --algorithms=grpo,gigpo --seeds=0,1",
         )
-    return campaign.plan_runs(
+    return campaign.list_runs(
         args.config, args.algorithms.split(","), [int(seed) for seed in seeds], args.out, flags
     )
 

@@ -15,11 +15,11 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.run.resumed import check_same_config
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class CampaignRun:
     """A run of a campaign.
 
     Attributes:
@@ -39,10 +39,10 @@ class PlannedRun:
         return [*program, f"--config={self.config}", f"--workdir={self.folder}", *self.words]
 
 
-def plan_runs(
+def list_runs(
     config: str, algorithms: Sequence[str], seeds: Sequence[int], out: Path, flags: Sequence[str]
-) -> list[PlannedRun]:
-    """Plans the runs of all algorithms and seeds, where each seed has all algorithms in turn.
+) -> list[CampaignRun]:
+    """Lists the runs of all algorithms and seeds, where each seed has all algorithms in turn.
 
     The finished seeds of a stopped campaign then have all algorithms, and can be compared.
 
@@ -56,13 +56,13 @@ def plan_runs(
     runs = []
     for seed in seeds:
         for algorithm in algorithms:
-            runs.append(_plan_run(config, algorithm, seed, out, flags))
+            runs.append(_make_run(config, algorithm, seed, out, flags))
     return runs
 
 
-def _plan_run(
+def _make_run(
     config: str, algorithm: str, seed: int, out: Path, flags: Sequence[str]
-) -> PlannedRun:
+) -> CampaignRun:
     name, *settings = algorithm.split(":")
     if settings and settings[0].isidentifier() and name not in ALGORITHMS:  # module:NAME
         name = f"{name}:{settings.pop(0)}"
@@ -78,10 +78,10 @@ def _plan_run(
     # The flags of all runs come first: a setting of an arm overrides them.
     words = [*flags, f"--config.rl.algorithm={name}", f"--config.seed={seed}"]
     words += [f"--config.{setting}" for setting in settings]
-    return PlannedRun(folder, config, tuple(words))
+    return CampaignRun(folder, config, tuple(words))
 
 
-def check_runs(runs: Sequence[PlannedRun]) -> None:
+def check_runs(runs: Sequence[CampaignRun]) -> None:
     """Checks the configs of all runs, so that no run is refused after hours of other runs.
 
     Raises:
@@ -100,7 +100,7 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
         check_same_config(run.folder, config)
 
 
-def play_runs(runs: Sequence[PlannedRun]) -> int:
+def play_runs(runs: Sequence[CampaignRun]) -> int:
     """Plays the runs that are not finished.
 
     Returns:
@@ -118,7 +118,7 @@ def play_runs(runs: Sequence[PlannedRun]) -> int:
     return 0
 
 
-def _play_run(run: PlannedRun) -> int:
+def _play_run(run: CampaignRun) -> int:
     """Plays a run in a process of its own, and passes signals for this process on to it."""
     process: subprocess.Popen[bytes] | None = None
     # Signals that arrive after the handlers are set and before there is a process. Without this
@@ -131,7 +131,7 @@ def _play_run(run: PlannedRun) -> int:
         else:
             process.send_signal(number)
 
-    previous_handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    previous_handlers = {number: signal.signal(number, pass_on) for number in INTERRUPTS}
     try:
         # A group of its own: Ctrl-C of a terminal would reach it twice, and the second one ends a
         # run without its checkpoint.

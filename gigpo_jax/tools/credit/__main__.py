@@ -19,7 +19,7 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.tools.credit.estimates import parse_variants
 from gigpo_jax.tools.credit.pool import pool_measurements
 from gigpo_jax.tools.credit.report import write_report
-from gigpo_jax.tools.credit.run import MeasurementPlan, run
+from gigpo_jax.tools.credit.run import MeasurementChoice, run
 
 EXAMPLE = """example:
   gigpo credit --config=quickstart --anchors=feedback,feedback+inventory+sticky
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         config = _select_environment(
             resolve(load_config(args.config, join_flags(words))), args.environment
         )
-        plan = MeasurementPlan(
+        choice = MeasurementChoice(
             steps=args.steps,
             continuations=args.continuations,
             anchors=tuple(filter(None, args.anchors.split(","))),
@@ -51,9 +51,9 @@ def main(argv: Sequence[str]) -> int:
         )
         # The check counts devices, which starts JAX's backend with the settings of that time.
         start_backend(config)
-        _check_plan(config, plan)
+        _check_choice(config, choice)
         workdir = Path(args.workdir or f"runs/{Path(args.config.partition(':')[0]).stem}")
-        return run(config, workdir, plan)
+        return run(config, workdir, choice)
     # One line whatever the message holds; texts of environments may have control characters.
     except (InputError, StorageError, EnvError, argparse.ArgumentError) as error:
         message = " ".join(str(error).split())
@@ -172,20 +172,22 @@ def _parse_sizes(text: str, largest: int) -> tuple[int, ...]:
     return tuple(sorted(sizes | {largest}))
 
 
-def _check_plan(config: ConfigDict, plan: MeasurementPlan) -> None:
-    if plan.steps < 2:
-        raise InputError("must be at least 2", key="--steps", value=plan.steps)
+def _check_choice(config: ConfigDict, choice: MeasurementChoice) -> None:
+    if choice.steps < 2:
+        raise InputError("must be at least 2", key="--steps", value=choice.steps)
     # Each half needs two returns for its variance.
-    if plan.continuations < 4:
+    if choice.continuations < 4:
         raise InputError(
-            "must be at least 4, two for each half", key="--continuations", value=plan.continuations
+            "must be at least 4, two for each half",
+            key="--continuations",
+            value=choice.continuations,
         )
     if config.distributed:
         raise InputError(
             "credit runs on one host", key="config.distributed", value="True", fix="use False"
         )
     # Each step is a batch of one row, which cannot be split over devices.
-    if plan.gradients and len(jax.devices()) > 1:
+    if choice.gradients and len(jax.devices()) > 1:
         raise InputError(
             f"{len(jax.devices())} devices: policy gradients are compared on one",
             fix="add --no-gradients",

@@ -13,7 +13,7 @@ from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
-from gigpo_jax.rollout.episode_parts import Episode, EpisodePlan
+from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Past, Trajectory, Turn
@@ -71,10 +71,10 @@ def _replay_episode(
     observation = env.reset(task)
     trajectory.words = observation.task
     # Nothing is sampled, so the key of requests does not matter.
-    plan = EpisodePlan(task, saved.group, saved.member, lambda *_: (0, 0), shared=shared)
+    job = EpisodeJob(task, saved.group, saved.member, lambda *_: (0, 0), shared=shared)
     history = History(settings.history)
     parts = settings.make_parts()
-    episode = Episode(plan, trajectory, history, None, observation, settings.max_steps, parts)
+    episode = Episode(job, trajectory, history, None, observation, settings.max_steps, parts)
     for action in saved.past:
         for part in parts:
             part.observe(episode.observation)

@@ -59,7 +59,7 @@ from gigpo_jax.trajectory import Step, Trajectory, finished_steps
 
 
 @dataclass(frozen=True)
-class MeasurementPlan:
+class MeasurementChoice:
     """Choice of measured steps and graded estimates.
 
     Attributes:
@@ -90,13 +90,13 @@ class _Played:
     returns: dict[State, np.ndarray]
 
 
-def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
+def run(config: ConfigDict, workdir: Path, choice: MeasurementChoice) -> int:
     """One measurement, or the rest of a stopped one.
 
     Args:
       config: Resolved config with one environment.
       workdir: Folder of the run; its newest checkpoint plays, or `model.path` if it has none.
-      plan: Choice of steps and estimates.
+      choice: Choice of steps and estimates.
 
     Returns:
       The exit status: 0 done, 1 no engine was left or too many episodes were aborted, 143 or 130
@@ -107,12 +107,12 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     # Options, tasks and environments are made before the model: their mistakes are told at once.
     options = env_options(config)
     tasks = list_tasks(config, options)
-    environments = _make_environments(config, options, plan.anchors)
+    environments = _make_environments(config, options, choice.anchors)
     opened = open_run(config, workdir, signal_bytes, scores=True)
     policy = opened.policy
-    labels = filter(None, (f"iteration_{opened.version:06d}", plan.environment))
+    labels = filter(None, (f"iteration_{opened.version:06d}", choice.environment))
     folder = workdir / "credit" / "_".join(labels)
-    claim_folder(folder, config, plan.continuations)
+    claim_folder(folder, config, choice.continuations)
     say(f"weights: {opened.source}; results: {folder}")
     score = make_token_logprobs(config, policy, opened.mesh, config.sampling.temperature)
 
@@ -135,7 +135,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     }
     # The tasks of the iteration that training would play next.
     drawn = draw_tasks(tasks, opened.version, config.train.groups, config.seed)
-    played = asyncio.run(_play(sampler, folder, drawn, replays, plan, config.seed))
+    played = asyncio.run(_play(sampler, folder, drawn, replays, choice, config.seed))
     if isinstance(played, int):
         return played
     first = next(iter(played.episodes.values()))
@@ -144,7 +144,7 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     measurement = make_measurement(first, finished_steps(first), played.rows, played.returns)
     # One backward pass a step, for all estimates and both halves.
     gradients = None
-    if plan.gradients:
+    if choice.gradients:
         gradients = group_gradients(config, policy, opened.mesh, opened.trained, measurement.steps)
     scored = score_steps(finished_steps(first))
     # A text critic reads the run's own anchors: if they are not graded, it has no values.
@@ -152,11 +152,13 @@ def run(config: ConfigDict, workdir: Path, plan: MeasurementPlan) -> int:
     own_scored = None if own_steps is None else score_steps(own_steps)
     columns = _estimate_columns(config, opened, signals, scored, own_scored)
     available_columns = given_columns(scored.steps) | {*columns}
-    plan = replace(plan, variants=own_variant(config.rl) | dict(plan.variants))
-    for name, missing in missing_columns(available_columns, config.rl, plan.variants).items():
+    choice = replace(choice, variants=own_variant(config.rl) | dict(choice.variants))
+    for name, missing in missing_columns(available_columns, config.rl, choice.variants).items():
         say(f"not graded: {name}, which needs {', '.join(missing)}")
-    rows = _grade(config, plan, measurement, anchored, columns, gradients)
-    _write_measurement(folder, plan, rows, measurement, [trajectory.member for trajectory in first])
+    rows = _grade(config, choice, measurement, anchored, columns, gradients)
+    _write_measurement(
+        folder, choice, rows, measurement, [trajectory.member for trajectory in first]
+    )
     return 0
 
 
@@ -180,7 +182,7 @@ def _check_replays(config: ConfigDict) -> None:
 
 def _grade(
     config: ConfigDict,
-    plan: MeasurementPlan,
+    choice: MeasurementChoice,
     measurement: Measurement,
     anchored: Mapping[str, Sequence[Step]],
     columns: Mapping[str, np.ndarray],
@@ -189,13 +191,13 @@ def _grade(
     """Grades the estimates from all episodes of each task group, and from its first episodes."""
     steps = next(iter(anchored.values()))
     graded_rows: list[Row] = []
-    for size in plan.group_sizes:
+    for size in choice.group_sizes:
         rows = first_episodes(steps, size, config.seed)
         subset = {anchor: [every[row] for row in rows] for anchor, every in anchored.items()}
         subset_columns = {name: column[rows] for name, column in columns.items()}
         # Each algorithm is a program of its own, and most of the time goes into compiling them.
         with show_stage("computing the estimates"):
-            estimates = estimate_steps(subset, config.rl, plan.variants, subset_columns)
+            estimates = estimate_steps(subset, config.rl, choice.variants, subset_columns)
         with show_progress("grades", total=len(estimates), unit="estimates") as bar:
             graded_rows += grade_estimates(
                 estimates,
@@ -204,7 +206,7 @@ def _grade(
                 replace(measurement, rows=np.searchsorted(rows, measurement.rows)),
                 {anchor: step_labels(some) for anchor, some in subset.items()},
                 config.seed,
-                group_size=size if len(plan.group_sizes) > 1 else None,
+                group_size=size if len(choice.group_sizes) > 1 else None,
                 gradients=gradients,
                 progress=bar.update,
             )
@@ -259,7 +261,7 @@ async def _play(
     folder: Path,
     tasks: Sequence[Task],
     replays: Mapping[str, Any],
-    plan: MeasurementPlan,
+    choice: MeasurementChoice,
     seed: int,
 ) -> "_Played | int":
     """Plays what is missing in the folder.
@@ -280,18 +282,18 @@ async def _play(
             steps = finished_steps(first)
             # The choice depends on the episodes and the seed alone, so a continued measurement
             # repeats it.
-            rows = choose_steps(steps, plan.steps, seed)
+            rows = choose_steps(steps, choice.steps, seed)
             # A step of an episode that the smallest size leaves out has no estimate there.
-            if not {*rows} <= {*first_episodes(steps, plan.group_sizes[0], seed)}:
+            if not {*rows} <= {*first_episodes(steps, choice.group_sizes[0], seed)}:
                 raise InputError(
-                    f"measures more than {plan.group_sizes[0]} episodes of a task group",
+                    f"measures more than {choice.group_sizes[0]} episodes of a task group",
                     key="--steps",
-                    value=plan.steps,
+                    value=choice.steps,
                     fix="use fewer steps or larger --group-sizes",
                 )
             states = states_around(first, [steps[row] for row in rows])
             return _Played(
-                episodes, rows, await sampler.returns(folder, states, plan.continuations)
+                episodes, rows, await sampler.returns(folder, states, choice.continuations)
             )
         except asyncio.CancelledError:
             # No interrupt: something else cancelled the task, and the caller must see it.
@@ -347,7 +349,7 @@ def _replay_rollouts(
 
 def _write_measurement(
     folder: Path,
-    plan: MeasurementPlan,
+    choice: MeasurementChoice,
     rows: Sequence[Row],
     measurement: Measurement,
     members: Sequence[int],
@@ -364,4 +366,4 @@ def _write_measurement(
         }
         for row, step in enumerate(measurement.steps)
     ]
-    write_report(folder, rows, measured, {"continuations": plan.continuations, "steps": verdicts})
+    write_report(folder, rows, measured, {"continuations": choice.continuations, "steps": verdicts})

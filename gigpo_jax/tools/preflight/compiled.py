@@ -23,7 +23,7 @@ class Compiled:
       trips: Turns in one run of its loops over microbatches or tokens, and over blocks of the
         cache.
       runs: Runs in an iteration whose episodes have `env.max_steps` steps, with prompts and
-        responses of `planned_tokens.FILL` of their limits.
+        responses of `expected_tokens.FILL` of their limits.
     """
 
     name: str

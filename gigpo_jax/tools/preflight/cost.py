@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gigpo_jax.learner.planned_tokens import FILL
+from gigpo_jax.learner.expected_tokens import FILL
 from gigpo_jax.tools.preflight.hlo import Computation, Instruction, Program, Shape
 
 COLLECTIVES = (

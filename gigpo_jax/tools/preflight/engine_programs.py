@@ -14,7 +14,7 @@ from gigpo_jax.engines.jax import slots
 from gigpo_jax.engines.jax.images import ImageRows
 from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh, place_engine
 from gigpo_jax.engines.jax.programs import Programs
-from gigpo_jax.learner.planned_tokens import FILL
+from gigpo_jax.learner.expected_tokens import FILL
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.chunk_attention import BLOCK
 from gigpo_jax.rollout.engines import engine_settings

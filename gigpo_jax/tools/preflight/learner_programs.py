@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.learner.expected_tokens import step_tokens
 from gigpo_jax.learner.objective import make_config_optimizer
-from gigpo_jax.learner.planned_tokens import step_tokens
 from gigpo_jax.learner.programs import policy_programs
-from gigpo_jax.learner.signals.base import plan_scores, plan_update
+from gigpo_jax.learner.signals.base import shape_scored_batch, shape_update_batch
 from gigpo_jax.learner.signals.table import needed_signals
 from gigpo_jax.models import decoder
 from gigpo_jax.tools.preflight.compiled import Compiled, compile_program
@@ -56,7 +56,7 @@ def compile_learner(
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     # Values of a critic are read by the update of the critic alone.
-    policy_batch = replace(plan_update(config, batch), values=None)
+    policy_batch = replace(shape_update_batch(config, batch), values=None)
     lowered = _lower(update, arrays.state, policy_batch, arrays.policy.frozen, iteration, rate)
     yield Compiled("update", *compile_program("update", lowered), trips, minibatches)
     signals = needed_signals(config)
@@ -65,7 +65,7 @@ def compile_learner(
     scores = _count_scores(config) * minibatches + signal_scores * epoch_minibatches
     if scores:
         # The scores are what these columns are made of, so they are not there yet.
-        scored_batch = plan_scores(config, batch)
+        scored_batch = shape_scored_batch(config, batch)
         lowered = _lower(score, arrays.state.params, scored_batch, arrays.policy.frozen)
         yield Compiled("score", *compile_program("score", lowered), trips, scores)
     for signal in signals:

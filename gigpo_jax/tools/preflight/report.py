@@ -28,7 +28,7 @@ def measure_program(
       array_names: Names of arrays by `shape_key`.
       experts: Number of experts in a layer; 0: none.
     """
-    # The compiler's plan: unlike the counted bytes, it includes the padding of tiles.
+    # The compiler's numbers: unlike the counted bytes, it includes the padding of tiles.
     memory = compiled.program.memory_analysis()
     text = compiled.program.as_text()
     assert memory is not None

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.devices.mesh import ROWS, replicated, with_shardings
+from gigpo_jax.learner.expected_tokens import segment_steps
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packed_images import image_capacity
-from gigpo_jax.learner.planned_tokens import segment_steps
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora

@@ -1,4 +1,4 @@
-"""Prompts that share their beginning are read once: what is planned, and that responses keep every
+"""Prompts that share their beginning are read once: where each is placed, and that responses keep every
 bit.
 """
 
@@ -10,7 +10,7 @@ import pytest
 
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.engines.jax.prefixes import PrefillPlan, PrefixTable
+from gigpo_jax.engines.jax.prefixes import Prefill, PrefixTable
 from gigpo_jax.models import decoder
 from tests.engines.jax.random_model import CONFIG, full_logprobs, run, weights
 
@@ -32,56 +32,56 @@ def test_a_group_reads_its_prompt_once_and_the_next_prompt_of_a_session_only_wha
     first = tokens((0, 17))
     longer = tokens((0, 17), (1, 10))
     prefixes.begin_round()
-    assert prefixes.plan_prefill(first, [0, 1, 2, 3]) == PrefillPlan(0, (), 0, 0)
+    assert prefixes.place_prefill(first, [0, 1, 2, 3]) == Prefill(0, (), 0, 0)
     # The same round: its chunks are computed in wave 0, so they can be copied in wave 1.
-    assert prefixes.plan_prefill(first, [1, 2, 3]) == PrefillPlan(1, ((0, 0), (0, 1)), 16, 1)
-    assert prefixes.plan_prefill(tokens((2, 5)), [2, 3]) == PrefillPlan(2, (), 0, 0)
+    assert prefixes.place_prefill(first, [1, 2, 3]) == Prefill(1, ((0, 0), (0, 1)), 16, 1)
+    assert prefixes.place_prefill(tokens((2, 5)), [2, 3]) == Prefill(2, (), 0, 0)
     prefixes.begin_round()
-    assert prefixes.plan_prefill(longer, [1, 3]) == PrefillPlan(
+    assert prefixes.place_prefill(longer, [1, 3]) == Prefill(
         1, (), 16, 0
     )  # the slot that holds it, without a copy
-    assert prefixes.plan_prefill(longer, [2, 3]) == PrefillPlan(3, ((0, 0), (0, 1), (1, 2)), 24, 1)
+    assert prefixes.place_prefill(longer, [2, 3]) == Prefill(3, ((0, 0), (0, 1), (1, 2)), 24, 1)
     # A prompt of whole chunks that is known in full: the last chunk is read again, for the logits.
     prefixes.begin_round()
-    assert prefixes.plan_prefill(longer[:24], [2]) == PrefillPlan(2, ((0, 0), (0, 1)), 16, 0)
+    assert prefixes.place_prefill(longer[:24], [2]) == Prefill(2, ((0, 0), (0, 1)), 16, 0)
     prefixes.clear()
-    assert prefixes.plan_prefill(first, [0]) == PrefillPlan(0, (), 0, 0)
+    assert prefixes.place_prefill(first, [0]) == Prefill(0, (), 0, 0)
 
 
 def test_a_slot_is_filled_anew_only_after_it_was_copied_from() -> None:
     prefixes = PrefixTable(3, 1, CHUNK)
     shared = tokens((0, 17))
     new = tokens((5, 17))
-    prefixes.plan_prefill(shared, [0])
+    prefixes.place_prefill(shared, [0])
     prefixes.begin_round()
-    prefixes.plan_prefill(new, [1])  # wave 0
+    prefixes.place_prefill(new, [1])  # wave 0
     mixed = np.concatenate([shared[:16], new])
-    assert prefixes.plan_prefill(mixed, [2]) == PrefillPlan(2, ((0, 0), (0, 1)), 16, 0)
-    assert prefixes.plan_prefill(new, [0]) == PrefillPlan(0, ((1, 0), (1, 1)), 16, 1)
+    assert prefixes.place_prefill(mixed, [2]) == Prefill(2, ((0, 0), (0, 1)), 16, 0)
+    assert prefixes.place_prefill(new, [0]) == Prefill(0, ((1, 0), (1, 1)), 16, 1)
     prefixes.begin_round()
-    assert prefixes.plan_prefill(np.concatenate([mixed, new]), [1]).copies == (
+    assert prefixes.place_prefill(np.concatenate([mixed, new]), [1]).copies == (
         (2, 0),
         (2, 1),
         (2, 2),
         (2, 3),
     )
-    assert prefixes.plan_prefill(tokens((7, 9)), [2]).wave == 0
+    assert prefixes.place_prefill(tokens((7, 9)), [2]).wave == 0
     prefixes.begin_round()
-    prefixes.plan_prefill(tokens((8, 30)), [0])
-    reading = prefixes.plan_prefill(np.concatenate([tokens((8, 30))[:24], new]), [1])
+    prefixes.place_prefill(tokens((8, 30)), [0])
+    reading = prefixes.place_prefill(np.concatenate([tokens((8, 30))[:24], new]), [1])
     assert (reading.wave, reading.copies) == (1, ((0, 0), (0, 1), (0, 2)))
-    assert prefixes.plan_prefill(tokens((9, 9)), [0]).wave == 1  # slot 0 is read in wave 1
+    assert prefixes.place_prefill(tokens((9, 9)), [0]).wave == 1  # slot 0 is read in wave 1
 
 
 def test_parts_share_nothing() -> None:
     prefixes = PrefixTable(4, 2, CHUNK)
     prompt = tokens((0, 20))
-    assert prefixes.plan_prefill(prompt, [0, 1, 2, 3]).slot == 0
+    assert prefixes.place_prefill(prompt, [0, 1, 2, 3]).slot == 0
     prefixes.begin_round()
-    assert prefixes.plan_prefill(tokens((1, 20)), [1, 2, 3]).slot == 2  # the part with more room
+    assert prefixes.place_prefill(tokens((1, 20)), [1, 2, 3]).slot == 2  # the part with more room
     prefixes.begin_round()
-    assert prefixes.plan_prefill(prompt, [1, 3]) == PrefillPlan(1, ((0, 0), (0, 1)), 16, 0)
-    assert prefixes.plan_prefill(prompt, [3]) == PrefillPlan(3, (), 0, 0)
+    assert prefixes.place_prefill(prompt, [1, 3]) == Prefill(1, ((0, 0), (0, 1)), 16, 0)
+    assert prefixes.place_prefill(prompt, [3]) == Prefill(3, (), 0, 0)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.remote.engine import RemoteEngine, RemoteSettings
 from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
-from gigpo_jax.engines.vllm.launch import LaunchPlan, ServerProcess, free_ports
+from gigpo_jax.engines.vllm.launch import ServerProcess, VllmSettings, free_ports
 from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models import decoder
@@ -36,12 +36,12 @@ START_S = 600.0
 LIMITS = Limits(start_s=START_S, connect_s=10.0, request_s=120.0, push_s=120.0, restarts=2)
 
 
-def plan(
+def server_settings(
     model: pathlib.Path, folder: pathlib.Path, weights_dir: pathlib.Path, **changes: Any
-) -> LaunchPlan:
+) -> VllmSettings:
     """How tests start a server."""
     settings = {"dtype": "float32", "max_length": MAX_LENGTH, "sequences": 64, "gpu": False}
-    return LaunchPlan(
+    return VllmSettings(
         python=PYTHON, model=model, folder=folder, weights_dir=weights_dir, **(settings | changes)
     )
 
@@ -51,7 +51,7 @@ def start(
 ) -> ServerProcess:
     """Starts a server without waiting for it."""
     (port,) = free_ports(1)
-    process = ServerProcess(plan(model, folder, weights_dir, **changes), port, KEY)
+    process = ServerProcess(server_settings(model, folder, weights_dir, **changes), port, KEY)
     process.start()
     return process
 

@@ -266,8 +266,10 @@ def test_killed_and_started_again_it_gets_the_current_adapter(
     shape, _ = model
     tree, merged = adapted(model, 7)
     (port,) = free_ports(1)
-    plan = serving.plan(serving.TINY, tmp_path / "logs", tmp_path / "weights", lora_rank=4)
-    process = ServerProcess(plan, port, serving.KEY)
+    settings = serving.server_settings(
+        serving.TINY, tmp_path / "logs", tmp_path / "weights", lora_rank=4
+    )
+    process = ServerProcess(settings, port, serving.KEY)
     said = []
     owned: dict[str, Any] = {
         "processes": (process,),

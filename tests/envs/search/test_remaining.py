@@ -10,7 +10,7 @@ import pytest
 
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.env import SearchEnv, make
-from gigpo_jax.envs.search.expert.expert import SearchExpert, plan_relations
+from gigpo_jax.envs.search.expert.expert import SearchExpert, parse_relations
 from gigpo_jax.envs.search.questions import load_questions
 from tests.envs.search.test_env import Fixed
 
@@ -18,7 +18,7 @@ from tests.envs.search.test_env import Fixed
 def knows(question: str, texts: list[str]) -> bool:
     """Whether one who read these texts, in any order, can follow the question to its answer."""
     reader = SearchExpert()
-    reader._subject, reader._relations = plan_relations(question)
+    reader._subject, reader._relations = parse_relations(question)
     reader._follow_relations("\n".join(texts))
     return not reader._relations
 

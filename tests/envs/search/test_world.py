@@ -12,7 +12,7 @@ from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.search.data import generate
 from gigpo_jax.envs.search.data.names import TRADES
 from gigpo_jax.envs.search.data.world import make_world
-from gigpo_jax.envs.search.expert.expert import RELATIONS, plan_relations
+from gigpo_jax.envs.search.expert.expert import RELATIONS, parse_relations
 from gigpo_jax.envs.search.questions import load_questions
 
 NAME = re.compile(r"[A-Z][a-z]+(?: (?:of )?[A-Z][a-z]+)+")
@@ -57,7 +57,7 @@ def test_every_answer_follows_from_the_passages_and_no_entity_is_in_both_splits(
     corpus = "\n".join(document.contents for document in world.documents)
     entities: dict[str, set[str]] = {"train": set(), "test": set()}
     for question in world.questions:
-        subject, relations = plan_relations(question.text)
+        subject, relations = parse_relations(question.text)
         entities[question.split] |= {subject}
         assert relations
         assert len(relations) == (2 if question.source == "two_hop" else 1)
@@ -80,7 +80,7 @@ def test_a_large_world_has_names_of_the_same_few_words() -> None:
     }
     assert (len(splits["train"]), len(splits["test"])) == (10_800, 3600)
     subjects = {
-        split: {plan_relations(question.text)[0] for question in rows}
+        split: {parse_relations(question.text)[0] for question in rows}
         for split, rows in splits.items()
     }
     assert not subjects["train"] & subjects["test"]

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import memory_plan
+from gigpo_jax.devices.memory import memory_estimate
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.signals.base import CreditedSteps
@@ -204,7 +204,7 @@ def test_a_missing_teacher_is_refused_before_anything_is_loaded() -> None:
         resolve(config)
 
 
-def test_the_plan_counts_the_teacher_as_it_is_kept(
+def test_the_estimate_counts_the_teacher_as_it_is_kept(
     tokenizer: Tokenizer, teacher_folder: Path
 ) -> None:
     config = make_config()
@@ -214,5 +214,5 @@ def test_the_plan_counts_the_teacher_as_it_is_kept(
     shape = decoder.DecoderConfig(tokenizer.vocab_size, 24, 40, 2, 3, 1, 8)
     config = resolve(config)
     signals = signal_bytes(config, policy_shape(tokenizer))
-    plan = memory_plan(config, policy_shape(tokenizer), devices=1, signals=signals)
-    assert plan["teacher"] == 2 * decoder.param_count(shape)
+    estimate = memory_estimate(config, policy_shape(tokenizer), devices=1, signals=signals)
+    assert estimate["teacher"] == 2 * decoder.param_count(shape)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from gigpo_jax.learner.planned_tokens import FILL
+from gigpo_jax.learner.expected_tokens import FILL
 from gigpo_jax.tools.preflight.cost import Cost, count_cost
 from gigpo_jax.tools.preflight.hlo import Program, Shape
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.data.package import Package
-from gigpo_jax.envs.alfworld.data.planner import plan_walkthrough
 from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, Thing
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize
 from gigpo_jax.envs.alfworld.data.scenes import (
@@ -16,6 +15,7 @@ from gigpo_jax.envs.alfworld.data.scenes import (
     name_location,
     read_scene,
 )
+from gigpo_jax.envs.alfworld.data.walkthrough import find_walkthrough
 from gigpo_jax.envs.alfworld.tasks import Change, Goal
 
 _LAMP = "DeskLamp"
@@ -238,10 +238,10 @@ def draw_game(
         room = drawer.draw_room(goal) if goal is not None else None
         if room is None:
             continue
-        plan = plan_walkthrough(package, room)
+        walkthrough = find_walkthrough(package, room)
         # Neither unsolvable (None) nor solved at the start ().
-        if plan:
-            return room, plan
+        if walkthrough:
+            return room, walkthrough
     raise InputError(
         f"no room of {split} has a solvable {task_type} game with objects={size.objects}",
         key="receptacles",

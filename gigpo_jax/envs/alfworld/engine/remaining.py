@@ -1,6 +1,6 @@
 """The fewest commands from any state of a game to its goal, from full knowledge of the room.
 
-An agent carries one object and every command costs one step, so a shortest plan is an order of
+An agent carries one object and every command costs one step, so a shortest walk is an order of
 errands: put down what is in the way, fetch an object, change it where the task asks for that, put
 it down. All choices of objects, receptacles and tools are few enough to try.
 """
@@ -15,7 +15,7 @@ from gigpo_jax.envs.alfworld.engine.game_file import GameFile, Term
 
 @dataclass(frozen=True)
 class _Walk:
-    """A plan under construction.
+    """A walk under construction.
 
     Attributes:
       file: Game.
@@ -86,7 +86,7 @@ def count_remaining(
       place: Location of the agent.
 
     Returns:
-      0 if the goal holds. None if more than one object is held, or no plan of these errands reaches
+      0 if the goal holds. None if more than one object is held, or no walk of these errands reaches
       it.
     """
     if file.goal.holds(state):
@@ -107,24 +107,24 @@ def count_remaining(
         place=place,
         hand=held[0] if held else None,
     )
-    # All plans are tried: a room has few objects of the type, few targets and few tools.
-    lengths = [walk.length for walk in _plan_walks(start, state)]
+    # All walks are tried: a room has few objects of the type, few targets and few tools.
+    lengths = [walk.length for walk in _list_walks(start, state)]
     return min(lengths, default=None)
 
 
-def _plan_walks(start: _Walk, state: Set[int]) -> Iterator[_Walk]:
-    """All plans that reach the goal."""
+def _list_walks(start: _Walk, state: Set[int]) -> Iterator[_Walk]:
+    """All walks that reach the goal."""
     needs = start.file.goal.needs
     if len(needs) == 2:
         lamp_terms, holding_terms = needs
         # Two needs exist only in this task type: a lit lamp here, and the object in the hand.
-        yield from _plan_look(start, state, lamp_terms, holding_terms)
+        yield from _look_walks(start, state, lamp_terms, holding_terms)
         return
     for term in needs[0]:
-        yield from _plan_placing(start, state, term)
+        yield from _placing_walks(start, state, term)
 
 
-def _plan_look(
+def _look_walks(
     start: _Walk, state: Set[int], lamp_terms: Sequence[Term], holding_terms: Sequence[Term]
 ) -> Iterator[_Walk]:
     """Fetches an object, goes to a lamp, and switches it on if it is off."""
@@ -141,7 +141,7 @@ def _plan_look(
                     yield replace(arrival, length=arrival.length + switching)
 
 
-def _plan_placing(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]:
+def _placing_walks(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]:
     """Brings the objects of one alternative of the goal to their receptacle, in every order."""
     tools = {}
     things = set()

@@ -43,7 +43,7 @@ RELATIONS: Mapping[str, _Relation] = {
     ),
 }
 # Pattern of a question -> the relations from its subject to the answer; the first match counts.
-_PLANS = (
+_QUESTIONS = (
     (r"In which town was the author of (.+) born\?", ("author", "born")),
     (r"In which town was the founder of (.+) born\?", ("founder", "born")),
     (r"In which town was (.+) born\?", ("born",)),
@@ -56,9 +56,9 @@ _PLANS = (
 )
 
 
-def plan_relations(question: str) -> tuple[str, list[str]]:
+def parse_relations(question: str) -> tuple[str, list[str]]:
     """Returns a question's subject and the relations to follow; (question, []) if unknown."""
-    for pattern, relations in _PLANS:
+    for pattern, relations in _QUESTIONS:
         match = re.fullmatch(pattern, question)
         if match is not None:
             return match.group(1), list(relations)
@@ -93,7 +93,7 @@ class SearchExpert:
 
     def act(self, observation: Observation) -> str:
         if not self._started:
-            self._subject, self._relations = plan_relations(observation.task)
+            self._subject, self._relations = parse_relations(observation.task)
             self._started = True
             if self._random.random() < self._blind_fraction:
                 return f"<answer>{self._subject}</answer>"

@@ -1,4 +1,4 @@
-"""Tokens of an iteration as plans assume them, before anything was played."""
+"""Tokens of an iteration as estimates assume them, before anything was played."""
 
 import math
 

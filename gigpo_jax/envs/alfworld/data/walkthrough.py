@@ -1,6 +1,6 @@
 """The shortest walkthrough of a room, from full knowledge of it.
 
-An agent carries one object at a time. A shortest plan takes each object of the task in some order:
+An agent carries one object at a time. The shortest one takes each object of the task in some order:
 take it, change it if the task says so, put it down. All choices of objects, receptacles and tools
 are tried.
 """
@@ -15,8 +15,8 @@ from gigpo_jax.envs.alfworld.data.scenes import Receptacle
 
 
 @dataclass
-class _PlannedWalk:
-    """A plan under construction.
+class _RoomWalk:
+    """A walk under construction.
 
     Attributes:
       names: Raw id -> display name.
@@ -52,8 +52,8 @@ class _PlannedWalk:
         self.add(f"move {self.names[thing.id]} to {self.names[receptacle.id]}")
 
 
-class _Planner:
-    """The plans for one room."""
+class _WalkSearch:
+    """The walks of one room that reach the goal."""
 
     def __init__(self, package: Package, room: FurnishedRoom):
         self._package = package
@@ -65,14 +65,14 @@ class _Planner:
         self._receptacles = {receptacle.id: receptacle for receptacle in room.receptacles}
         self._objects = [thing for thing in room.things if thing.type == room.goal.object]
 
-    def _start_walk(self) -> _PlannedWalk:
-        return _PlannedWalk(self._names, self._room.start)
+    def _start_walk(self) -> _RoomWalk:
+        return _RoomWalk(self._names, self._room.start)
 
     def _receptacles_of_type(self, kind: str) -> list[Receptacle]:
         return [receptacle for receptacle in self._room.receptacles if receptacle.type == kind]
 
-    def plan_one(self) -> Iterator[_PlannedWalk]:
-        """Plans for one object, which the task wants cleaned, heated, cooled or as it is."""
+    def move_one(self) -> Iterator[_RoomWalk]:
+        """Walks with one object, which the task wants cleaned, heated, cooled or as it is."""
         change = self._goal.change
         if change is None:
             for thing, target in itertools.product(self._objects, self._targets()):
@@ -92,8 +92,8 @@ class _Planner:
             walk.put_down(thing, target)
             yield walk
 
-    def plan_two(self) -> Iterator[_PlannedWalk]:
-        """Plans for two objects of a type in a receptacle, where those that start there count."""
+    def move_two(self) -> Iterator[_RoomWalk]:
+        """Walks with two objects of a type in a receptacle, where those that start there count."""
         for target in self._targets():
             # Objects that start in this target stay there and count.
             outside = [thing for thing in self._objects if thing.place != target.id]
@@ -107,8 +107,8 @@ class _Planner:
                     walk.put_down(thing, target)
                 yield walk
 
-    def plan_look(self) -> Iterator[_PlannedWalk]:
-        """Plans walks to a lit lamp, the object in hand."""
+    def light_one(self) -> Iterator[_RoomWalk]:
+        """Walks to a lit lamp, the object in hand."""
         lamps = [thing for thing in self._room.things if thing.type == self._goal.lamp]
         for thing, lamp in itertools.product(self._objects, lamps):
             walk = self._start_walk()
@@ -134,21 +134,21 @@ class _Planner:
         )
 
 
-def plan_walkthrough(package: Package, room: FurnishedRoom) -> tuple[str, ...] | None:
+def find_walkthrough(package: Package, room: FurnishedRoom) -> tuple[str, ...] | None:
     """Returns the shortest commands that reach the goal, the alphabetically first of several.
 
     Returns:
       Commands; () if the goal holds at the start, None if it cannot be reached.
     """
-    planner = _Planner(package, room)
-    if planner.holds_at_start():
+    search = _WalkSearch(package, room)
+    if search.holds_at_start():
         return ()
     if room.goal.lamp:
-        walks = planner.plan_look()
+        walks = search.light_one()
     elif room.goal.count == 2:
-        walks = planner.plan_two()
+        walks = search.move_two()
     else:
-        walks = planner.plan_one()
-    plans = [walk.commands for walk in walks]
+        walks = search.move_one()
+    walkthroughs = [walk.commands for walk in walks]
     # The text decides between equal lengths: the walkthrough is in the hashed game file.
-    return min(plans, key=lambda commands: (len(commands), commands), default=None)
+    return min(walkthroughs, key=lambda commands: (len(commands), commands), default=None)

@@ -1,4 +1,4 @@
-"""The plan of a long run on CPUs, in one line."""
+"""The estimate of a long run on CPUs, in one line."""
 
 import os
 import time
@@ -7,13 +7,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.memory import GIB, memory_plan
+from gigpo_jax.devices.memory import GIB, memory_estimate
 from gigpo_jax.models.decoder import DecoderConfig
 
-LONG_HOURS = 1.0  # shorter runs print no plan
+LONG_HOURS = 1.0  # shorter runs print no estimate
 
 
-def describe_cpu_plan(
+def describe_cpu_estimate(
     config: ConfigDict, shape: DecoderConfig, flops: int, flops_per_s: float
 ) -> str:
     """Describes processor, memory and hours of a run; "" for a short one.
@@ -33,10 +33,10 @@ def describe_cpu_plan(
     if hours < LONG_HOURS:
         return ""
     devices = jax.device_count()
-    planned = devices * sum(memory_plan(config, shape, devices, on_cpu=True).values()) / GIB
+    needed = devices * sum(memory_estimate(config, shape, devices, on_cpu=True).values()) / GIB
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     return (
-        f"plan: {os.cpu_count()} CPU cores, {planned:.1f} of {memory:.0f} GiB, up to "
+        f"estimate: {os.cpu_count()} CPU cores, {needed:.1f} of {memory:.0f} GiB, up to "
         f"{tokens:,} tokens an iteration and {hours:,.0f} hours in all at "
         f"{flops_per_s / 1e9:.0f} GFLOP/s (measured), if prompts and episodes are as long as "
         "allowed; smaller: config.train.groups, train.group_size, env.max_steps"
