@@ -74,8 +74,8 @@ launch-venv: $(LAUNCH)/.installed
 
 # The environments over OpenEnv and as verifiers environments, against these packages in an environment of their own.
 test-interfaces: $(INTERFACES)/.installed
-	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/adapters \
-		tests/envs/incoming/test_openenv.py tests/envs/incoming/test_verifiers.py --durations=5
+	$(INTERFACES)/bin/python -m pytest -m interfaces tests/envs/openenv tests/envs/verifiers \
+		tests/envs/gymnasium/test_worlds.py tests/envs/test_world.py tests/envs/test_gigpo_worlds.py --durations=5
 
 # The endpoint with the client of Anthropic and the Agents SDK of OpenAI, and an agent of each kind that trains.
 test-clients: $(VENV)/.installed-dev

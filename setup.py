@@ -83,9 +83,9 @@ setup(
         "preflight-tpu": ["jax[tpu]>=0.10"],
         "docs": ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", "ruff>=0.11"],  # make docs
         "gguf": ["gguf>=0.17"],  # gigpo import
-        "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.envs.adapters and envs.incoming
+        "gymnasium": ["gymnasium>=1.2"],  # gigpo_jax.envs.gymnasium
         "minigrid": ["gymnasium>=1.2", "minigrid>=3.0"],
-        "mcp": ["mcp>=2.3,<3"],  # gigpo_jax.envs.incoming
+        "mcp": ["mcp>=2.3,<3"],  # gigpo_jax.envs.mcp
         "openenv": ["openenv>=0.10,<0.11"],
         "verifiers": ["verifiers>=0.3.1,<0.4"],
         "plot": ["matplotlib>=3.8"],

@@ -26,7 +26,7 @@ def babyai_config() -> ConfigDict:
     config.env.mix = ConfigDict(mix)
     config.env.max_steps = 16
     config.env.history = 0
-    config.env.prompt = "gigpo_jax.envs.incoming.babyai:show_view"
+    config.env.prompt = "view"
     config.env.show_admissible = False
     config.sampling.max_prompt_tokens = 56
     config.sampling.max_response_tokens = 8

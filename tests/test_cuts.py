@@ -8,9 +8,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-# Files that need more are for the extras of gigpo-worlds; an extra has the name of the package that
-# they adapt to, or they are clients of it.
-ADAPTERS = ("gigpo_jax/envs/adapters/", "gigpo_jax/envs/incoming/")
+# Files that need more are for the extras of gigpo-worlds, which have the names of these folders.
+ADAPTERS = tuple(f"gigpo_jax/envs/{name}/" for name in ("gymnasium", "openenv", "verifiers"))
 
 
 def top_level_imports(path: pathlib.Path, modules: set[str]) -> set[str]:

@@ -12,11 +12,11 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "gigpo_jax"
 LIGHT = ("core", "env_bridge", "envs", "trajectory")  # these must not need jax
 ADAPTED = {  # what the adapters adapt to; gigpo-worlds has it as extras
-    "envs.adapters.gymnasium": {"gymnasium"},
-    "envs.adapters.openenv": {"openenv", "uvicorn"},
-    "envs.adapters.verifiers": {"verifiers", "datasets"},
-    "envs.incoming.openenv_client": {"aiohttp"},
-    "envs.incoming.policy_client": {"verifiers"},
+    "envs.gymnasium.worlds": {"gymnasium"},
+    "envs.openenv.worlds": {"openenv", "uvicorn"},
+    "envs.verifiers.worlds": {"verifiers", "datasets"},
+    "envs.openenv.client": {"aiohttp"},
+    "envs.verifiers.policy_client": {"verifiers"},
 }
 
 
@@ -163,7 +163,7 @@ def test_the_package_itself_imports_nothing() -> None:
     [
         "import gigpo_jax.envs.registry, gigpo_jax.env_bridge.processes.pool, gigpo_jax.env_bridge.processes.worker",
         "import gigpo_jax.envs.alfworld.env, gigpo_jax.envs.alfworld.data.generate",
-        "import gigpo_jax.envs.adapters.gymnasium",
+        "import gigpo_jax.envs.gymnasium.worlds",
         "import gigpo_jax.envs.alfworld.expert.expert, gigpo_jax.env_bridge.checker, gigpo_jax.trajectory",
         "import gigpo_jax.rollout.rollout, gigpo_jax.models.text.tokenizer",
     ],

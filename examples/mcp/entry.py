@@ -18,8 +18,8 @@ from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
-from gigpo_jax.envs.incoming.entry import mcp_entry
-from gigpo_jax.envs.incoming.mcp import START
+from gigpo_jax.envs.mcp.entry import mcp_entry
+from gigpo_jax.envs.mcp.env import START
 
 _TASK = re.compile(r"who owns the file with (\w+) in ([\w ]+)\?")
 _ARGUMENTS = {"find": "word", "read": "file"}  # by the verb, beside the project

@@ -12,6 +12,8 @@ MOVED = {
     f"engine.vllm.{name}": f"engine.{name}"
     for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
 } | {"env.options.regret": "env.regret"}
+# Values that saved configs have for values of today.
+RENAMED_PROMPTS = {"gigpo_jax.envs.incoming.babyai:show_view": "view"}
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     is_foreign = ":" in saved_values.get("env.name", "")
     values = {}
     for name, value in saved_values.items():
+        if name == "env.prompt":
+            value = RENAMED_PROMPTS.get(value, value)
         if is_foreign and name.startswith("env.options."):
             values[name] = value
         elif not _is_dropped(name, value, saved_values):

@@ -32,10 +32,10 @@ ENVIRONMENTS: ReferenceTable[Environment] = ReferenceTable(
 # Environments of other packages: the text before the colon of their names -> maker of an entry.
 INCOMING: ReferenceTable[Callable[[str], Environment]] = ReferenceTable(
     {
-        "gymnasium": "gigpo_jax.envs.incoming.entry:gymnasium_entry",
-        "mcp": "gigpo_jax.envs.incoming.entry:mcp_entry",
-        "openenv": "gigpo_jax.envs.incoming.entry:openenv_entry",
-        "verifiers": "gigpo_jax.envs.incoming.entry:verifiers_entry",
+        "gymnasium": "gigpo_jax.envs.gymnasium.entry:gymnasium_entry",
+        "mcp": "gigpo_jax.envs.mcp.entry:mcp_entry",
+        "openenv": "gigpo_jax.envs.openenv.entry:openenv_entry",
+        "verifiers": "gigpo_jax.envs.verifiers.entry:verifiers_entry",
     }
 )
 
@@ -192,10 +192,8 @@ def find_introduction(name: str) -> Instruct:
 
 def panel_folder(name: str) -> Path:
     """The folder `panels` of an environment, beside its module."""
-    if ":" not in name:
-        return Path(__file__).parent / name / "panels"
-    if name.partition(":")[0] in INCOMING:
-        return Path(__file__).parent / "incoming" / "panels"
+    origin, colon, _ = name.partition(":")
+    if not colon or origin in INCOMING:
+        return Path(__file__).parent / origin / "panels"
     spec(name)  # imports the module
-    module = sys.modules[name.partition(":")[0]]
-    return Path(str(module.__file__)).parent / "panels"
+    return Path(str(sys.modules[origin].__file__)).parent / "panels"

@@ -189,6 +189,11 @@ def test_keys_that_are_gone_are_dropped_if_nothing_changes_without_them():
     assert with_defaults(saved, ())["rl.settings.prior"] == "observation"
 
 
+def test_prompts_that_have_a_new_name_are_found():
+    saved = {"env": {"prompt": "gigpo_jax.envs.incoming.babyai:show_view"}}
+    assert with_defaults(saved, ()) == {"env.prompt": "view"}
+
+
 def test_options_that_became_keys_are_those_of_our_environments():
     options = {"max_steps": 30, "regret": True}
     saved = {"env": {"name": "frozenlake", "options": options}}

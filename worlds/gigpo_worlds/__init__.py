@@ -1,7 +1,7 @@
 """The environments of gigpo_jax without jax (docs/interfaces.md).
 
     import gigpo_worlds
-    from gigpo_jax.envs.adapters.world import open_world
+    from gigpo_jax.envs.world import open_world
 
 This distribution has the light part of gigpo_jax in the folder `sources`. Importing `gigpo_worlds`
 makes it importable, unless gigpo_jax itself is installed; then that one is used. It also registers
@@ -25,11 +25,11 @@ elif importlib.util.find_spec("gigpo_jax.envs") is None:
     importlib.invalidate_caches()
 
 if importlib.util.find_spec("gymnasium") is not None:
-    importlib.import_module("gigpo_jax.envs.adapters.gymnasium")  # registers gigpo/NAME-v0
+    importlib.import_module("gigpo_jax.envs.gymnasium.worlds")  # registers gigpo/NAME-v0
 
 
 def load_environment(**options: Any) -> Any:
     """The entry point of `verifiers.load_environment("gigpo-worlds", name="alfworld")`."""
-    from gigpo_jax.envs.adapters import verifiers
+    from gigpo_jax.envs.verifiers import worlds
 
-    return verifiers.load_environment(**options)
+    return worlds.load_environment(**options)

@@ -1,7 +1,7 @@
 """The command gigpo-worlds.
 
 `gigpo-worlds envs` is `python -m gigpo_jax.envs`, `gigpo-worlds openenv` is `python -m
-gigpo_jax.envs.adapters.openenv`.
+gigpo_jax.envs.openenv.worlds`.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import sys
 
 import gigpo_worlds  # noqa: F401  makes gigpo_jax importable
 
-COMMANDS = {"envs": "gigpo_jax.envs.__main__", "openenv": "gigpo_jax.envs.adapters.openenv"}
+COMMANDS = {"envs": "gigpo_jax.envs.__main__", "openenv": "gigpo_jax.envs.openenv.worlds"}
 
 
 def main() -> int:

@@ -1,1 +1,0 @@
-"""Environments for other trainers: Gymnasium, OpenEnv, verifiers (docs/interfaces.md); no jax."""

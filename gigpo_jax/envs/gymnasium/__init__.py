@@ -1,0 +1,1 @@
+"""Environments of Gymnasium as ours, and our worlds as environments of Gymnasium."""

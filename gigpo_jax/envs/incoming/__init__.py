@@ -1,1 +1,0 @@
-"""Environments of other packages as ours, by names such as gymnasium:ID."""

@@ -1,0 +1,1 @@
+"""OpenEnv servers as environments, and our worlds as an OpenEnv server."""

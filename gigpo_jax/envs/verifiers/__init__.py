@@ -1,0 +1,1 @@
+"""Environments of verifiers as ours, and our worlds as environments of verifiers."""
