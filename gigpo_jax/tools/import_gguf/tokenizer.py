@@ -5,11 +5,14 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.tools.import_gguf.reader import FIX, GgufFile
+from gigpo_jax.tools.import_gguf.sentencepiece import make_sentencepiece
 
 # Types of tokens; others have no text of their own.
 NORMAL = 1
+UNKNOWN = 2
 CONTROL = 3
 USER_DEFINED = 4
+BYTE = 6
 DIGITS = {"type": "Digits", "individual_digits": True}
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
@@ -42,16 +45,15 @@ UNNAMED = "default"  # as in old files, which have no name
 
 
 def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
-    """Makes tokenizer.json: byte-level byte-pair encoding.
+    """Makes tokenizer.json: byte-pair encoding of bytes, or of SentencePiece.
 
     Raises:
       InputError: The tokenizer is of another kind, or damaged.
     """
-    split = _split_name(gguf)
+    kind = gguf.get("tokenizer.ggml.model", str)
     tokens = gguf.get("tokenizer.ggml.tokens", list)
     types = gguf.get("tokenizer.ggml.token_type", list)
-    merges = [str(merge).split(" ") for merge in gguf.get("tokenizer.ggml.merges", list)]
-    if len(tokens) != len(types) or any(len(merge) != 2 for merge in merges):
+    if len(tokens) != len(types):
         raise InputError("its tokenizer is damaged", key="FILE", value=gguf.path, fix=FIX)
     added = [
         {
@@ -61,25 +63,37 @@ def make_tokenizer(gguf: GgufFile) -> dict[str, Any]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": type_ == CONTROL,
+            "special": type_ in (CONTROL, UNKNOWN),
         }
         for number, (text, type_) in enumerate(zip(tokens, types, strict=True))
-        if type_ in (CONTROL, USER_DEFINED)
+        if type_ in (CONTROL, UNKNOWN, USER_DEFINED)
     ]
     # Places that fill the matrix up to a round number are no tokens.
     vocabulary = {
         text: number
         for number, (text, type_) in enumerate(zip(tokens, types, strict=True))
-        if type_ in (NORMAL, CONTROL, USER_DEFINED)
+        if type_ in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE)
     }
+    steps = make_sentencepiece if kind == "llama" else _make_byte_level
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": added,
+        "post_processor": _add_bos(gguf, tokens),
+        **steps(gguf, vocabulary),
+    }
+
+
+def _make_byte_level(gguf: GgufFile, vocabulary: Mapping[str, int]) -> dict[str, Any]:
+    """Makes the steps and the model of a byte-level tokenizer."""
+    split = _split_name(gguf)
+    merges = [str(merge).split(" ") for merge in gguf.get("tokenizer.ggml.merges", list)]
+    if any(len(merge) != 2 for merge in merges):
+        raise InputError("its tokenizer is damaged", key="FILE", value=gguf.path, fix=FIX)
+    return {
         "normalizer": {"type": "NFC"} if SPLITS[split] == SPLITS["qwen2"] else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": SPLITS[split]},
-        "post_processor": _add_bos(gguf, tokens),
         "decoder": {
             "type": "ByteLevel",
             "add_prefix_space": True,
@@ -113,7 +127,7 @@ def _split_name(gguf: GgufFile) -> str:
             f"the tokenizer {kind} with the splits {split} is not supported",
             key="FILE",
             value=gguf.path,
-            fix=f"choose a file with the tokenizer gpt2 and one of {', '.join(SPLITS)}",
+            fix=f"choose a file with the tokenizer llama, or gpt2 and one of {', '.join(SPLITS)}",
         )
     return split
 
@@ -139,7 +153,12 @@ def make_tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
 
 def _add_bos(gguf: GgufFile, tokens: list[str]) -> dict[str, Any] | None:
     """The step that writes BOS before a plain text, where the file asks for it."""
-    if not gguf.fields.get("tokenizer.ggml.add_bos_token", False):
+    # SentencePiece's files have BOS unless they say otherwise.
+    default = (
+        gguf.fields["tokenizer.ggml.model"] == "llama"
+        and "tokenizer.ggml.bos_token_id" in gguf.fields
+    )
+    if not gguf.fields.get("tokenizer.ggml.add_bos_token", default):
         return None
     number = gguf.get("tokenizer.ggml.bos_token_id", int)
     if number >= len(tokens):
