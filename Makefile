@@ -1,4 +1,4 @@
-# make install | quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos     (PYTHON=python3.12 picks another interpreter)
+# make install | quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos | test-hosts     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -14,11 +14,11 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
 TESTS = $(PY) -m pytest -n 2 --dist worksteal
-HERE := not long and not vllm and not preflight and not interfaces
+HERE := not long and not vllm and not preflight and not interfaces and not network
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos clean
+.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos test-hosts clean
 
 install: $(VENV)/.installed
 	@echo "installed into $(VENV): . $(VENV)/bin/activate, then gigpo --help"
@@ -123,6 +123,11 @@ difftest: $(VENV)/.installed-dev
 # Faults against real runs; needs root for the full disk. The table is that of docs/reliability.md.
 chaos: $(VENV)/.installed-dev
 	$(PY) -m tests.chaos.campaign --seed=$(SEED)
+
+# Several hosts over networks that fail: network namespaces of this machine, made and removed by the tests; needs root,
+# iproute2, and a kernel with veth, bridge, tbf and tun. No packet leaves the machine.
+test-hosts: $(VENV)/.installed-dev
+	$(PY) -m pytest -m network tests/network -rs --durations=5
 
 # The steps of launch/Dockerfile.
 $(VENV)/.installed: requirements.txt setup.py launch/install.sh

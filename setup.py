@@ -91,16 +91,16 @@ setup(
         "plot": ["matplotlib>=3.8"],
         "search": ["aiohttp>=3.9", "pyarrow>=15"],
         "search-dense": ["aiohttp>=3.9", "faiss-cpu>=1.8", "onnxruntime>=1.18", "torch>=2.6"],
-        "serve": ["aiohttp>=3.9"],  # gigpo serve, and harnesses
+        "serve": ["aiohttp>=3.12"],  # gigpo serve, and harnesses
         "vllm": [
-            "aiohttp>=3.9"
+            "aiohttp>=3.12"
         ],  # the client; vLLM itself lives in an environment of its own (docs/scaling.md)
         "wandb": ["wandb>=0.31"],
         "web": ["flask>=3.0"],
         "dev": [
             "accelerate>=1.10",
             "anthropic>=2",
-            "aiohttp>=3.9",
+            "aiohttp>=3.12",
             "bm25s>=0.3",
             "faiss-cpu>=1.8",
             "flask>=3.0",

@@ -6,7 +6,10 @@ import jax
 
 from gigpo_jax.core.errors import InputError
 
-LOST_S = 50  # hosts end when another one gives no sign of life for so many seconds
+# jax ends hosts with a stack trace once another one is silent for this time, sometimes for half of
+# it. `run.host_votes` ends them before, after SILENT_S; this is for a host whose Python hangs.
+LOST_S = 150
+EXIT_S = 50  # at the end hosts wait for each other
 
 
 def connect_hosts() -> None:
@@ -31,11 +34,8 @@ def connect_hosts() -> None:
             count,
             index,
             initialization_timeout=300,
-            # A host that is lost leaves the others with occupied devices for this time. jax's
-            # default is 100 s.
             heartbeat_timeout_seconds=LOST_S,
-            # At the end hosts wait for each other. jax's default is 300 s.
-            shutdown_timeout_seconds=LOST_S,
+            shutdown_timeout_seconds=EXIT_S,
         )
     except (RuntimeError, ValueError) as err:
         variables = ", ".join(f"{name}={os.environ.get(name, '')!r}" for name in names)

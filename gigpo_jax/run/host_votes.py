@@ -3,7 +3,8 @@
 A host that stopped alone would leave the others in a computation that waits for it. So before they
 compute together each votes, and either all continue or all stop. The votes are in the key-value
 store of jax.distributed, which needs no device and answers while a host plays its episodes. A host
-that waits in a computation for one that stopped comes to no vote: a thread ends its process.
+that waits in a computation for one that stopped comes to no vote: a thread ends its process, and so
+does another one if a host gives no sign of life.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ import jax
 from jax._src import distributed  # the store has no public name; Orbax uses this one too
 
 from gigpo_jax.run import report
+from gigpo_jax.run.host_beats import SILENT_S, HostBeats
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
+from gigpo_jax.run.progress import print_lines
 
 _T = TypeVar("_T")
 
@@ -92,7 +95,9 @@ class HostVotes(Hosts):
             computations with it fail.
         """
         block_end = threading.Event()
-        threading.Thread(target=self._watch, args=(block_end,), daemon=True).start()
+        beats = HostBeats(self._store)
+        for watch in (self._watch, self._watch_silence):
+            threading.Thread(target=watch, args=(block_end, beats), daemon=True).start()
         try:
             yield
         # All hosts have voted already.
@@ -114,13 +119,18 @@ class HostVotes(Hosts):
         finally:
             block_end.set()
 
-    def _watch(self, block_end: threading.Event) -> None:
-        """Ends the process once another host waits in vain for the vote of this one."""
+    def _watch(self, block_end: threading.Event, beats: HostBeats) -> None:
+        """Counts, and ends the process once another host waits in vain for the vote of this one."""
         host = jax.process_index()
         limit = STOP_LIMIT_S + (LAST_S if host == 0 else -LAST_S)
         stopped_at: float | None = None
         while not block_end.wait(WATCH_S):
-            votes = self._votes()
+            try:
+                beats.exchange()
+                votes = self._votes()
+            # The first host is out of reach, perhaps not for long.
+            except jax.errors.JaxRuntimeError:
+                continue
             stop = _agreed(votes)
             # This host has voted in this round, so nobody waits for it.
             if host in votes or stop is None:
@@ -130,6 +140,23 @@ class HostVotes(Hosts):
             elif time.monotonic() - stopped_at > limit:
                 report.say(f"{stop.text}; host {host} waited for it")
                 _leave(stop.status)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            beats.leave()
+
+    def _watch_silence(self, block_end: threading.Event, beats: HostBeats) -> None:
+        """Ends the process once another host gives no sign of life."""
+        host = jax.process_index()
+        while not block_end.wait(WATCH_S):
+            silent = beats.silent_host()
+            if silent is not None:
+                # The store ends with the first host, and jax the others with a stack trace then.
+                time.sleep(LAST_S if host == 0 else 0)
+                # On every host: each may be the one that the others lost.
+                print_lines(
+                    f"host {host} stopped: no sign of life from host {silent} for "
+                    f"{SILENT_S:.0f} s; the same command continues after the newest checkpoint"
+                )
+                _leave(1)
 
     async def _vote(self, vote: Stop | None) -> Stop | None:
         """Casts this host's vote; returns what all hosts agree on.
@@ -153,7 +180,8 @@ class HostVotes(Hosts):
         stopped_at: float | None = None
         cancelled = False
         # While all continue this wait has no limit of its own: a host may play for hours. It ends
-        # when the last host votes; if one is killed, jax ends the process (`connect.LOST_S`).
+        # when the last host votes; if one is lost, `_watch_silence` ends this
+        # process.
         while len(votes := self._votes()) < jax.process_count():
             now = time.monotonic()
             # Only a stop starts the clock: a host that works sees it within WATCH_S, so 40 s

@@ -32,7 +32,7 @@ from gigpo_jax.engines.remote.protocol import (
     read_generated,
     version_label,
 )
-from gigpo_jax.engines.remote.server import PushedWeights, Server
+from gigpo_jax.engines.remote.server import PushedWeights, Server, open_socket
 from gigpo_jax.engines.remote.servers import Say, ServerPool
 from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
 from gigpo_jax.engines.request import check_images, check_prompt, select_stop_ids
@@ -303,7 +303,9 @@ class RemoteEngine:
         # here. Idle connections close before the 5 s after which the server closes them: a request
         # on a connection that is being closed fails.
         session = self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=4.0, socket_factory=open_socket
+            ),
             headers=headers,
             trust_env=False,
         )

@@ -5,6 +5,7 @@ Each kind of server has a class of its own, which says how it is described, aske
 
 import asyncio
 import json
+import socket
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ from gigpo_jax.engines.remote.protocol import Limits, ServerFault
 from gigpo_jax.engines.vllm.launch import ServerProcess
 
 QUICK_S = 30.0  # limit of calls that a working server answers at once
+SILENT_HOST_S = 60  # a connection fails when the other host's system is silent for this time
+PROBES = 4  # of a connection without traffic, in this time
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,29 @@ class Server:
           ServerFault: The push failed; the server must not sample until a push succeeds.
         """
         raise NotImplementedError
+
+
+def open_socket(address: Any) -> socket.socket:
+    """Opens a socket that notices that the other host is gone, for aiohttp's `socket_factory`.
+
+    A host without power or network ends no connection, and `Limits.request_s` may be an hour.
+    """
+    family, kind, protocol, _, _ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    interval_s = SILENT_HOST_S // PROBES
+    options = {
+        "TCP_KEEPIDLE": interval_s,
+        "TCP_KEEPINTVL": interval_s,
+        "TCP_KEEPCNT": PROBES - 1,
+        # The same limit where an answer to sent bytes is due; in ms.
+        "TCP_USER_TIMEOUT": SILENT_HOST_S * 1000,
+    }
+    for name, value in options.items():
+        # Linux has all of them.
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
 
 
 def summarise_answer(answer: Any) -> str:

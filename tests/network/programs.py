@@ -1,0 +1,56 @@
+"""Learners and engine servers on the hosts of a network."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gigpo_jax.engines.jax_server.client import KEY
+from tests.engines.jax_server.serving import PASSWORD
+from tests.network.hosts import Network
+from tests.processes import patience
+from tests.runs import CONFIG
+
+LIMIT_S = patience(240)
+COORDINATOR_PORT = 9000
+QUIET = {"TQDM_DISABLE": "1", "JAX_PLATFORMS": "cpu", KEY: PASSWORD}
+
+Process = subprocess.Popen[str]
+
+
+def start_engine(network: Network, host: str, port: int, workdir: Path, *flags: str) -> Process:
+    """Starts `gigpo engine` on all addresses of a host."""
+    command = [sys.executable, "-m", "gigpo_jax", "engine", f"--config={CONFIG}", *flags]
+    command += [f"--workdir={workdir}", "--config.serve.host=0.0.0.0"]
+    return network.start(host, [*command, f"--config.serve.port={port}"], QUIET)
+
+
+def start_learners(
+    network: Network, hosts: Sequence[str], workdir: Path, *flags: str
+) -> list[Process]:
+    """Starts the learners of one run, one on each of these hosts, which may be the same."""
+    command = [sys.executable, "-m", "gigpo_jax", "train", f"--config={CONFIG}", *flags]
+    command.append(f"--workdir={workdir}")
+    variables = {}
+    if len(hosts) > 1:
+        command += ["--config.distributed=True", f"--config.mesh.fsdp={len(hosts)}"]
+        variables = {
+            "JAX_COORDINATOR_ADDRESS": f"{network.addresses[hosts[0]]}:{COORDINATOR_PORT}",
+            "JAX_NUM_PROCESSES": str(len(hosts)),
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+        }
+    return [
+        network.start(host, command, QUIET | variables | {"JAX_PROCESS_ID": str(index)})
+        for index, host in enumerate(hosts)
+    ]
+
+
+def end(processes: Sequence[Process], limit_s: float = LIMIT_S) -> list[tuple[int, str, str]]:
+    """Waits for processes; returns status, output and errors of each."""
+    deadline = time.monotonic() + limit_s
+    ended = []
+    for process in processes:
+        out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        ended.append((process.returncode, out, err))
+    return ended

@@ -1,0 +1,142 @@
+"""Runs of two learners with engine servers on a third host."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.metrics import records
+from tests.network.hosts import Network
+from tests.network.programs import COORDINATOR_PORT, Process, end, start_engine, start_learners
+from tests.runs import wait_for_iteration
+
+NAMES = ("learner0", "learner1", "engines", "stranger")
+PORTS = (8000, 8001)
+# One microbatch an iteration: its computation waits for tens of round trips.
+FLAGS = (
+    "--config.train.iterations=2",
+    "--config.train.minibatch=64",
+    "--config.batch.rows=64",
+    "--config.eval.every=0",
+)
+
+
+@dataclass
+class Usage:
+    """Descriptors, threads and MB of a process."""
+
+    descriptors: int
+    threads: int
+    megabytes: float
+
+    @classmethod
+    def of(cls, process: Process) -> "Usage":
+        folder = Path(f"/proc/{process.pid}")
+        pages = int((folder / "statm").read_text().split()[1])
+        return cls(
+            len(list((folder / "fd").iterdir())),
+            len(list((folder / "task").iterdir())),
+            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+        )
+
+
+def train(
+    network: Network,
+    learners: tuple[str, str],
+    servers: str,
+    workdir: Path,
+    *flags: str,
+    strangers: bool = False,
+) -> None:
+    """Trains on two learners and two servers of one host."""
+    engines = [
+        start_engine(network, servers, port, workdir / f"engine{port}", *flags) for port in PORTS
+    ]
+    addresses = [f"{network.addresses[servers]}:{port}" for port in PORTS]
+    urls = ",".join(f"http://{address}" for address in addresses)
+    remote = ("--config.engine.name=jax_server", f"--config.engine.urls={urls}")
+    hosts = start_learners(network, learners, workdir, *flags, *remote)
+    if strangers:
+        coordinator = f"{network.addresses[learners[0]]}:{COORDINATOR_PORT}"
+        check_strangers(network, hosts, engines, workdir, addresses, coordinator)
+    ended = end(hosts)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    for engine in engines:
+        engine.terminate()
+    ended = end(engines)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert not any("Traceback" in err for _, _, err in ended), ended
+
+
+def check_strangers(
+    network: Network,
+    hosts: list[Process],
+    engines: list[Process],
+    workdir: Path,
+    addresses: list[str],
+    coordinator: str,
+) -> None:
+    """Lets a stranger disturb the servers and the coordinator from the second iteration on."""
+    wait_for_iteration(hosts[0], workdir, 1)
+    processes = [hosts[0], *engines]
+    before = [Usage.of(process) for process in processes]
+    program = [sys.executable, str(Path(__file__).with_name("stranger.py"))]
+    stranger = network.start("stranger", [*program, ",".join(addresses), coordinator])
+    assert stranger.stdout is not None
+    rounds = [json.loads(stranger.stdout.readline()) for _ in range(3)]
+    disturbed = [Usage.of(process) for process in processes]
+    stranger.kill()
+    for statuses in rounds:
+        # Every request was answered, and refused.
+        assert list(statuses) == addresses, rounds
+        assert {status for answers in statuses.values() for status in answers} == {401}, rounds
+    # Closed connections take a moment.
+    deadline = time.monotonic() + 30
+    while True:
+        after = [Usage.of(process) for process in processes]
+        is_over = all(
+            now.descriptors <= then.descriptors + 20 and now.threads <= then.threads + 20
+            for now, then in zip(after, before, strict=True)
+        )
+        if is_over or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    told = f"{before}, {disturbed}, {after}"
+    print(told)
+    assert is_over, told
+    for now, then in zip(disturbed, before, strict=True):
+        assert now.megabytes < then.megabytes + 200, told
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, flags: list[str]) -> list[dict[str, float]]:
+    """Metrics of the run whose four processes are on one host, on loopback."""
+    folder = tmp_path_factory.mktemp("loopback")
+    with Network(folder, ("alone",)) as network:
+        train(network, ("alone", "alone"), "alone", folder / "run", *flags, *FLAGS)
+    return records(folder / "run")
+
+
+@pytest.mark.parametrize("fault", ["none", "delay and loss", "rate", "strangers"])
+def test_metrics_over_a_network_are_those_of_loopback(
+    fault: str, tmp_path: Path, flags: list[str], expected: list[dict[str, float]]
+) -> None:
+    with Network(tmp_path, NAMES) as network:
+        for name in ("learner1", "engines") if fault == "delay and loss" else ():
+            network.worsen(name, delay_ms=25, loss=0.01)
+        for name in NAMES[:3] if fault == "rate" else ():
+            network.limit_rate(name, "100mbit")
+        train(
+            network,
+            ("learner0", "learner1"),
+            "engines",
+            tmp_path / "run",
+            *flags,
+            *FLAGS,
+            strangers=fault == "strangers",
+        )
+    assert records(tmp_path / "run") == expected
