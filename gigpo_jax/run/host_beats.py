@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-# A run survives no longer partition: the store closes a connection after 20 s without an answer, and
-# jax ends the process at its other end. Longer than that, because a thread may wait for Python.
+# Long enough for a thread that waits for Python. More would not help in a partition: the store
+# closes a connection that is silent for 20 s, and jax then aborts the process at its other end.
 SILENT_S = 60.0
 BEATS = "gigpo_jax/beats/"  # folder of the counts
 LEFT = ""  # in place of the count of a host that has ended its work

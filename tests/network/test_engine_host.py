@@ -17,7 +17,8 @@ OWN_FLAGS = (
     f"--config.train.iterations={ITERATIONS}",
     "--config.train.minibatch=64",
     "--config.batch.rows=64",
-    "--config.eval.every=0",
+    "--config.eval.panel=",
+    "--config.checkpoint.every=1",
     "--config.engine.name=jax_server",
 )
 # A silent host is noticed after 60 s; it then has `engine.connect_timeout_s`, and the last call 30.
@@ -54,7 +55,7 @@ def test_the_run_goes_on_with_an_engine_host_that_is_cut_off(
         for name in NAMES[1 : 1 + servers]:
             start_engine(network, name, PORT, tmp_path / name, *own_flags)
         (learner,) = start_learners(network, ["learner"], workdir, *own_flags)
-        wait_for_iteration(learner, workdir, 1)
+        wait_for_iteration(learner, workdir, 2)
         network.cut("engine0")
         cut_at = time.monotonic()
         if fault == "30 s":
@@ -77,7 +78,7 @@ def test_the_run_ends_with_the_last_engine_host_and_continues(
         own_flags = (*flags, *OWN_FLAGS, server_urls(network, 1))
         start_engine(network, "engine0", PORT, tmp_path / "engine", *own_flags)
         (learner,) = start_learners(network, ["learner"], workdir, *own_flags)
-        wait_for_iteration(learner, workdir, 1)
+        wait_for_iteration(learner, workdir, 2)
         network.cut("engine0")
         cut_at = time.monotonic()
         ((status, out, err),) = end([learner])

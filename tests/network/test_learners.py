@@ -17,7 +17,7 @@ OWN_FLAGS = (
     "--config.train.iterations=4",
     "--config.train.minibatch=64",
     "--config.batch.rows=64",
-    "--config.eval.every=0",
+    "--config.eval.panel=",
     "--config.checkpoint.every=1",
 )
 MARGIN_S = 20  # for threads that wait for a processor
@@ -45,7 +45,7 @@ def test_learners_that_are_apart_for_ten_seconds_go_on(
     workdir = tmp_path / "run"
     with Network(tmp_path, NAMES) as network:
         learners = start_learners(network, NAMES, workdir, *flags, *OWN_FLAGS)
-        wait_for_iteration(learners[0], workdir, 1)
+        wait_for_iteration(learners[0], workdir, 2)
         network.cut("learner1")
         time.sleep(10)
         network.join("learner1")
@@ -60,7 +60,7 @@ def test_learners_that_are_apart_for_good_end_with_a_line_and_continue(
     workdir = tmp_path / "run"
     with Network(tmp_path, NAMES) as network:
         learners = start_learners(network, NAMES, workdir, *flags, *OWN_FLAGS)
-        wait_for_iteration(learners[0], workdir, 1)
+        wait_for_iteration(learners[0], workdir, 2)
         network.cut("learner1")
         cut_at = time.monotonic()
         ended = end(learners)
@@ -85,12 +85,12 @@ def test_the_other_learner_of_one_that_is_killed_ends_and_they_continue(
     workdir = tmp_path / "run"
     with Network(tmp_path, NAMES) as network:
         learners = start_learners(network, NAMES, workdir, *flags, *OWN_FLAGS)
-        wait_for_iteration(learners[0], workdir, 1)
+        wait_for_iteration(learners[0], workdir, 2)
         learners[host].kill()
         killed_at = time.monotonic()
         status, out, err = end(learners)[1 - host]
         assert time.monotonic() - killed_at < max(STOP_LIMIT_S, SILENT_S) + LAST_S + MARGIN_S
-        # With the first host the store ends, and jax then aborts the others.
+        # The store ends with the first host, and jax then aborts the others.
         assert status == (1 if host else -6), (out, err)
         if host:
             (line,) = [line for line in out.splitlines() if "stopped" in line]

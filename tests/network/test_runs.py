@@ -21,7 +21,7 @@ FLAGS = (
     "--config.train.iterations=2",
     "--config.train.minibatch=64",
     "--config.batch.rows=64",
-    "--config.eval.every=0",
+    "--config.eval.panel=",
 )
 
 

@@ -5,6 +5,7 @@ limits.
 import asyncio
 import dataclasses
 import re
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.engines.remote import servers as remote_servers
 from gigpo_jax.engines.remote.protocol import Limits, ServerFault
-from gigpo_jax.engines.remote.server import PushedWeights, Server
+from gigpo_jax.engines.remote.server import SILENT_HOST_S, PushedWeights, Server, open_socket
 from gigpo_jax.engines.remote.servers import ServerPool
 
 LIMITS = Limits(start_s=30.0, connect_s=1.0, request_s=1.0, push_s=1.0, restarts=2)
@@ -389,3 +390,15 @@ def test_the_first_wait_reports_progress_and_is_limited(monkeypatch: pytest.Monk
 
     assert re.fullmatch(r"waiting for http://a:1, \d+ s; log: log", asyncio.run(scenario())[0])
     assert len(checked) == 1
+
+
+def test_a_connection_to_a_silent_host_fails_in_a_minute() -> None:
+    with open_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as opened:
+        options = {
+            name: opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        }
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle_s = options["TCP_KEEPIDLE"] + options["TCP_KEEPINTVL"] * options["TCP_KEEPCNT"]
+    assert idle_s == SILENT_HOST_S == 60
+    assert options["TCP_USER_TIMEOUT"] == 60_000
