@@ -5,11 +5,8 @@ import ast
 import hashlib
 import importlib
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -319,47 +316,3 @@ def test_the_agent_of_the_page_asks_and_reads():
     assert prompt.startswith("A house.\nTask: find it\nNow: A room.\n")
     read = names["COT"].make_parser(parse_tagged, response_text)
     assert read("It is here.\nAction: Look") == Response("look", True, "It is here.")
-
-
-# A command of a page that trains takes seconds with these.
-SMALL = (
-    "--config.train.iterations=1",
-    "--config.train.groups=2",
-    "--config.train.group_size=2",
-    "--config.train.minibatch=16",
-    "--config.eval.tasks=8",
-)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
-def test_commands_of_the_first_pages_run(name: str, tmp_path: Path):
-    """In the order of the page, with few tasks; those that need a model or a download are not run."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    commands = [words for words in command_lines(read_page(ROOT / name)) if "make" not in words]
-    commands = [words for words in commands if not any("model.path" in word for word in words)]
-    # What `make quickstart` runs after its installation.
-    commands.insert(0, ["gigpo", "train", "--config=quickstart", "--workdir=runs/quickstart"])
-    played = 0
-    for words in commands:
-        if Path(words[0]).name != "gigpo" or words[1] not in (
-            "train",
-            "eval",
-            "inspect",
-            "compare",
-        ):
-            continue
-        small = SMALL if words[1] in ("train", "compare") else SMALL[1:]
-        flags = [*words[1:], *(small if words[1] != "inspect" else ())]
-        done = subprocess.run(
-            [sys.executable, "-m", "gigpo_jax", *flags],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, f"{' '.join(flags)}\n{done.stderr[-2000:]}"
-        played += 1
-    assert played >= 3
