@@ -22,7 +22,7 @@ RUN = (
 )
 BOUNDS = {
     "gigpo train": RUN,
-    "gigpo compare": (*RUN, "--config.eval.greedy=False", "--seeds=0,1"),
+    "gigpo compare": (*RUN, "--config.eval.greedy=False", "--seeds=0"),
     "gigpo eval": ("--config.eval.tasks=8",),
     "gigpo envs": ("--games=4",),  # of `generate` alone
     "tensorboard --logdir": ("--inspect",),  # prints what is in the folder, and serves nothing
