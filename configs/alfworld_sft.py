@@ -4,7 +4,7 @@
         --out=models/alfworld_sft --config.model.path=/models/Qwen2.5-1.5B-Instruct \
         --config.env.options.data=GAMES
 
-GAMES: generated games (`python -m gigpo_jax.envs alfworld generate`); the expert knows their
+GAMES: generated games (`gigpo envs alfworld generate`); the expert knows their
 wordings. Hardware: one GPU with 80 GB for 1.5B. Not yet run at that size. Then train from
 models/alfworld_sft with configs/alfworld.py.
 """

@@ -54,7 +54,7 @@ def _run(argv: list[str]) -> int:
     joined = join_flags(argv)
     patterns = [word.removeprefix("--help=") for word in joined if word.startswith("--help=")]
     if patterns:
-        return importlib.import_module("gigpo_jax.tools.keys.__main__").main(patterns)
+        return importlib.import_module("gigpo_jax.tools.keys.command").main(patterns)
     mode = find_mode(joined)
     epilog = ""
     if not {"-h", "--help"}.isdisjoint(joined):

@@ -142,6 +142,18 @@ def test_there_are_no_import_cycles() -> None:
         visit(name, ())
 
 
+def test_there_is_one_command_line() -> None:
+    children = {"engines.vllm.worker.guard", "envs.shell.sandbox.launcher", "models.text.renderer"}
+    # The retriever's server, under the name that scripts of search QA start.
+    scripts = {"envs.search.server"}
+    programs = {
+        name
+        for name, path in modules().items()
+        if path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text()
+    }
+    assert programs == {"__main__", "main"} | children | scripts
+
+
 def test_env_bridge_needs_the_standard_library_and_numpy_alone() -> None:
     """On import; a function may import what an option of its needs, but never jax."""
     allowed = set(sys.stdlib_module_names) | {"numpy", "gigpo_jax"}

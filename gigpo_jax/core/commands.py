@@ -40,19 +40,19 @@ MODES = {  # commands with a config; main.py runs them
     ),
 }
 TOOLS = {
-    "compare": Command("tools.compare.__main__", "compares finished runs, or trains them first"),
+    "compare": Command("tools.compare.command", "compares finished runs, or trains them first"),
     "credit": Command(
-        "tools.credit.__main__", "measures the true advantage of steps and grades estimates of it"
+        "tools.credit.command", "measures the true advantage of steps and grades estimates of it"
     ),
-    "envs": Command("envs.__main__", "environments: list, generate, check, freeze, picture, serve"),
+    "envs": Command(
+        "envs.command_line", "environments: list, generate, check, freeze, picture, serve"
+    ),
     "import": Command(
-        "tools.import_gguf.__main__", "a GGUF file as a Hugging Face folder, for model.path"
+        "tools.import_gguf.command", "a GGUF file as a Hugging Face folder, for model.path"
     ),
-    "inspect": Command(
-        "tools.inspect.__main__", "a run as one HTML page: the credit of every step"
-    ),
-    "keys": Command("tools.keys.__main__", "config keys: meaning, default, allowed values"),
-    "new": Command("tools.new.__main__", "writes a new environment or algorithm to start from"),
+    "inspect": Command("tools.inspect.command", "a run as one HTML page: the credit of every step"),
+    "keys": Command("tools.keys.command", "config keys: meaning, default, allowed values"),
+    "new": Command("tools.new.command", "writes a new environment or algorithm to start from"),
 }
 EXAMPLES = """examples:
   gigpo train --config=quickstart --workdir=runs/quickstart

@@ -10,6 +10,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.packaged import install_command
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import check_environment
@@ -23,6 +24,7 @@ from gigpo_jax.envs.webshop import browse
 from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data import generate as webshop
+from gigpo_jax.envs.world import open_world
 
 
 def _progress_bar(unit: str, total: int | None = None) -> Any:
@@ -152,6 +154,27 @@ def serve_passages(args: argparse.Namespace) -> str:
     service.run_server(
         index, args.host, args.port, threads=args.threads, faiss=args.faiss, encoder=args.encoder
     )
+    return ""
+
+
+def serve_openenv(args: argparse.Namespace) -> str:
+    """Serves the tasks of a world over OpenEnv until it is interrupted."""
+    try:
+        # Its packages are optional.
+        from gigpo_jax.envs.openenv import worlds
+    except ModuleNotFoundError as err:
+        raise InputError(
+            f"needs the package {err.name}", key="openenv", fix=install_command("openenv")
+        ) from err
+    world = open_world(
+        args.name,
+        panel=args.panel,
+        split=args.split,
+        prompt=args.prompt,
+        history=args.history,
+        **dict(args.option),
+    )
+    worlds.serve_world(world, args.host, args.port, args.sessions)
     return ""
 
 

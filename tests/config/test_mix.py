@@ -23,7 +23,7 @@ from gigpo_jax.rollout.curriculum import Curriculum
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SavedEpisode
 from gigpo_jax.rollout.tasks import draw_tasks, spare_groups
-from gigpo_jax.tools.credit.__main__ import main as credit
+from gigpo_jax.tools.credit.command import main as credit
 from gigpo_jax.tools.inspect.data import collect_run
 from tests.configs.example import get_config
 from tests.metrics import records

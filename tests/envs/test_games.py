@@ -9,7 +9,7 @@ from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder

@@ -11,8 +11,8 @@ from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.env_bridge.panels import check_panel, find_panel, read_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import panels, registry
-from gigpo_jax.envs.__main__ import main
 from gigpo_jax.envs.alfworld.env import make
+from gigpo_jax.envs.command_line import main
 from tests.envs.alfworld.generated import small
 from tests.envs.shell.sandboxes import skip_without_sandbox
 

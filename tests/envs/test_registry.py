@@ -9,7 +9,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.entry_types import Option
 from gigpo_jax.envs.example.env import TreasureEnv
 from tests.env_bridge import failing

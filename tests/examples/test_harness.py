@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.envs.__main__ import main as envs
+from gigpo_jax.envs.command_line import main as envs
 from gigpo_jax.main import main
 from gigpo_jax.rollout.read_record import read_rollouts
 from tests.metrics import records

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.envs.__main__ import main as envs
+from gigpo_jax.envs.command_line import main as envs
 from gigpo_jax.main import main
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 import gigpo_jax
 from gigpo_jax.config import default_config, resolve
-from gigpo_jax.envs.__main__ import main as envs
+from gigpo_jax.envs.command_line import main as envs
 from gigpo_jax.main import main
 from gigpo_jax.run import report
 

@@ -5,7 +5,7 @@ import pytest
 from gigpo_jax.config.help_text import MAIN_KEYS
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.commands import MODES
-from gigpo_jax.tools.keys.__main__ import main
+from gigpo_jax.tools.keys.command import main
 
 
 def test_every_key_is_listed_and_patterns_choose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.tools.new.__main__ import main
+from gigpo_jax.tools.new.command import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
-from gigpo_jax.tools.keys.__main__ import main
+from gigpo_jax.tools.keys.command import main
 from gigpo_jax.tools.keys.verl_agent import format_counterparts
 
 SCRIPT = r"""

@@ -1,40 +1,26 @@
 """The environments over OpenEnv: a server for them and its client (docs/interfaces.md).
 
-python -m gigpo_jax.envs.openenv.worlds alfworld --panel valid_unseen --port 8000
+gigpo envs openenv alfworld --panel valid_unseen --port 8000
 """
 
-import argparse
 import base64
 import contextlib
 import random
 import socket
-import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.core.packaged import install_command
+import uvicorn
+from openenv.core import Action, EnvClient, Environment, Observation, State
+from openenv.core.client_types import StepResult
+from openenv.core.env_server.http_server import create_fastapi_app
+
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.core.web_server import refuse_foreign_hosts
 from gigpo_jax.env_bridge.base import check_whole
-from gigpo_jax.env_bridge.types import EnvError, Task
-from gigpo_jax.envs.flags import parse_key_value
-from gigpo_jax.envs.world import World, WorldStep, open_world
-
-try:
-    import uvicorn
-    from openenv.core import Action, EnvClient, Environment, Observation, State
-    from openenv.core.client_types import StepResult
-    from openenv.core.env_server.http_server import create_fastapi_app
-# As a program it answers with one line; an importing program sees the error itself.
-except ModuleNotFoundError as err:
-    if __name__ != "__main__":
-        raise
-    sys.stderr.write(f"{err}; {install_command('openenv')}\n")
-    sys.exit(2)
-
-SESSIONS = 64  # default of --sessions
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.envs.world import World, WorldStep
 
 
 class WorldAction(Action):
@@ -217,7 +203,7 @@ class WorldClient(EnvClient[WorldAction, WorldObservation, WorldState]):
         return WorldState(**payload)
 
 
-def make_app(world: World, *, sessions: int = SESSIONS) -> Any:
+def make_app(world: World, sessions: int) -> Any:
     """Makes the FastAPI application of a world, which plays at most `sessions` episodes at once."""
     # One world with its list of tasks for all sessions; each has a player of its own.
     factory = partial(WorldEnvironment, world)
@@ -226,71 +212,23 @@ def make_app(world: World, *, sessions: int = SESSIONS) -> Any:
     )
 
 
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m gigpo_jax.envs.openenv.worlds", description=__doc__
-    )
-    parser.add_argument("name", metavar="ENV", help="a name of the registry, or module:NAME")
-    parser.add_argument("--panel", help="a panel of the package, or a panel file")
-    parser.add_argument("--split", help="split whose tasks are all served, instead of a panel")
-    parser.add_argument("--prompt", default="full", help="style of the prompts")
-    parser.add_argument("--history", type=int, metavar="N", help="past steps that a prompt shows")
-    parser.add_argument(
-        "--option",
-        action="append",
-        type=parse_key_value,
-        default=[],
-        metavar="KEY=VALUE",
-        help="option of the environment; repeatable",
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=8000,
-        metavar="P",
-        help="port to listen on; 0: any free one, which is printed",
-    )
-    parser.add_argument(
-        "--sessions",
-        type=int,
-        default=SESSIONS,
-        metavar="N",
-        help="largest number of episodes at once",
-    )
-    return parser
+def serve_world(world: World, host: str, port: int, sessions: int) -> None:
+    """Serves a world until interrupted, and prints its URL.
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serves a world until interrupted; returns the exit status: 0 done, 2 bad input."""
-    args = _make_parser().parse_args(argv)
-    try:
-        check_whole("--port", args.port, 0, 65535)
-        check_whole("--sessions", args.sessions, 1)
-        world = open_world(
-            args.name,
-            panel=args.panel,
-            split=args.split,
-            prompt=args.prompt,
-            history=args.history,
-            **dict(args.option),
-        )
-        # Opened here and not by uvicorn: an error is one line, and the port is known before the
-        # start.
-        listener = _open_listener(args.host, args.port)
-    except (InputError, EnvError) as err:
-        sys.stderr.write(escape_controls(f"{err}\n"))
-        return 2
-    print(f"http://{args.host}:{listener.getsockname()[1]}", flush=True)
+    Raises:
+      InputError: A port or a number of sessions that cannot be used.
+    """
+    check_whole("--port", port, 0, 65535)
+    check_whole("--sessions", sessions, 1)
+    # Opened here and not by uvicorn: an error is one line, and the port is known before the start.
+    listener = _open_listener(host, port)
+    print(f"http://{host}:{listener.getsockname()[1]}", flush=True)
     # A page of another site could reach loopback through a name of its own (DNS rebinding).
-    app = refuse_foreign_hosts(make_app(world, sessions=args.sessions), args.host, "--host=")
+    app = refuse_foreign_hosts(make_app(world, sessions), host, "--host=")
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     # uvicorn raises KeyboardInterrupt again after it has closed all sessions.
     with contextlib.suppress(KeyboardInterrupt):
         server.run([listener])
-    return 0
 
 
 def _open_listener(host: str, port: int) -> socket.socket:
@@ -303,7 +241,3 @@ def _open_listener(host: str, port: int) -> socket.socket:
             value=port,
             fix="give --port=0 for a free one",
         ) from err
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main(["search", "serve", *sys.argv[1:]]))

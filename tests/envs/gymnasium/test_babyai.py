@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.panels import read_panel
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.gymnasium.babyai import show_view
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.demonstrations import play_expert, response_text

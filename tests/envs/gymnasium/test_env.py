@@ -19,7 +19,7 @@ from gigpo_jax.core.packaged import install_command
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.gymnasium.env import NO_SUCH_ACTION
 from tests.envs.futures import count_equal_anchors, read_outcome
 
@@ -399,7 +399,7 @@ def test_a_panel_names_an_environment_that_changed(
 
 def test_without_gymnasium_the_command_names_the_package() -> None:
     program = (
-        "import sys; sys.modules['gymnasium'] = None; from gigpo_jax.envs.__main__ import main; "
+        "import sys; sys.modules['gymnasium'] = None; from gigpo_jax.envs.command_line import main; "
         "sys.exit(main(['freeze', 'gymnasium:Taxi-v4', '--name=x', '--split=test', '--out=x.json']))"
     )
     done = subprocess.run(

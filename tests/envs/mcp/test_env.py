@@ -16,7 +16,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 
 pytest.importorskip("mcp")
 

@@ -17,7 +17,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 
 pytest.importorskip("aiohttp")
 ROOT = Path(__file__).parents[3]
@@ -206,7 +206,7 @@ esac
 @pytest.mark.interfaces
 def test_a_real_server_keeps_all_promises(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openenv.core")
-    words = ["-m", "gigpo_jax.envs.openenv.worlds", "example", "--split", "test", "--port", "0"]
+    words = ["-m", "gigpo_jax", "envs", "openenv", "example", "--split", "test", "--port", "0"]
     options = ["field=action", "text=text", "task_field=task", "admissible=admissible"]
     options += ["tasks=server", "anchor=anchor"]
     flags = [word for option in options for word in ("--option", option)]

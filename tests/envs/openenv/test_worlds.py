@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 def start(*words: str) -> tuple[subprocess.Popen[str], str]:
     """A server and its URL."""
-    command = [sys.executable, "-m", "gigpo_jax.envs.openenv.worlds", *words, "--port", "0"]
+    command = [sys.executable, "-m", "gigpo_jax", "envs", "openenv", *words, "--port", "0"]
     server = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -155,16 +155,16 @@ def test_pictures_are_sent_as_png() -> None:
 
 
 def test_the_command_refuses_bad_input_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from gigpo_jax.envs.openenv.worlds import main
+    from gigpo_jax.envs.command_line import main
 
     for words, message in (
-        (["exampel"], "name='exampel': unknown; did you mean 'example'?"),
+        (["exampel"], "ENV='exampel': unknown; did you mean 'example'?"),
         (["example", "--panel", "x"], "panel='x': no such file"),
         (["example", "--option", "drawers=0"], "options.drawers=0: must be a number from 1 to 99"),
         (["example", "--port", "99999"], "--port=99999: must be a whole number from 0 to 65535"),
         (["example", "--host", "256.0.0.1"], "--host=256.0.0.1 --port=8000: "),
     ):
-        assert main(words) == 2
+        assert main(["openenv", *words]) == 2
         error_text = capsys.readouterr().err
         assert error_text.startswith(message)
         assert error_text.count("\n") == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.search.retrieval.bm25_index import extract_terms
 from gigpo_jax.envs.search.retrieval.corpus import Passages
 from gigpo_jax.envs.search.retrieval.dense_index import build_vectors, open_dense

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.search.retrieval.bm25_index import (
     DOCUMENTS_FILE,
     K1,

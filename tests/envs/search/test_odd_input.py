@@ -13,7 +13,7 @@ pytest.importorskip("aiohttp")
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.search.questions import load_questions
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from gigpo_jax.env_bridge.types import EnvError
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.search.retrieval import service as module
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index, open_index
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient

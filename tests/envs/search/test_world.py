@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.search.data import generate
 from gigpo_jax.envs.search.data.names import TRADES
 from gigpo_jax.envs.search.data.world import make_world

@@ -298,7 +298,7 @@ def test_a_machine_without_namespaces_is_refused_in_one_line(
         pytest.skip("only root is root in a namespace without other users")
     code = (
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0');"
-        "from gigpo_jax.envs.__main__ import main;"
+        "from gigpo_jax.envs.command_line import main;"
         "raise SystemExit(main(['check', 'shell']))"
     )
     command = ["unshare", "--user", user, "--keep-caps", sys.executable, "-c", code]

@@ -194,7 +194,7 @@ def test_the_expert_wins_nearly_always(generated, kind, form):
 
 
 def test_commands(tmp_path):
-    program = [sys.executable, "-m", "gigpo_jax.envs", "webshop", "generate"]
+    program = [sys.executable, "-m", "gigpo_jax", "envs", "webshop", "generate"]
     command = [*program, "--out", str(tmp_path / "c"), "--products", "3"]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
     again = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)

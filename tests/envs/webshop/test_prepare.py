@@ -9,7 +9,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.paths import lock_folder
-from gigpo_jax.envs.__main__ import main
+from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue import store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources, parse_price, read_products

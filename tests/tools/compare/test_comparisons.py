@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.tools.compare.__main__ import main
+from gigpo_jax.tools.compare.command import main
 from gigpo_jax.tools.compare.comparisons import list_comparisons, list_explorations
 from gigpo_jax.tools.compare.runs import group_arms, read_run
 from gigpo_jax.tools.compare.statistics import correct_p_values

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.tools.compare.__main__ import main
+from gigpo_jax.tools.compare.command import main
 from gigpo_jax.tools.compare.figure import (
     MAX_LINES,
     Line,

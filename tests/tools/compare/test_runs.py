@@ -9,7 +9,7 @@ import pytest
 
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.tools.compare.__main__ import main
+from gigpo_jax.tools.compare.command import main
 from gigpo_jax.tools.compare.report import make_rows
 from gigpo_jax.tools.compare.runs import check_comparable, group_arms, read_run
 

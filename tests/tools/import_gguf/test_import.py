@@ -17,7 +17,7 @@ from gigpo_jax.models.files import folders
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.rope_scaling import LinearScaling, YarnScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.tools.import_gguf.__main__ import main
+from gigpo_jax.tools.import_gguf.command import main
 
 gguf = pytest.importorskip("gguf")
 from tests.tools.import_gguf.files import write_gguf  # noqa: E402
@@ -312,7 +312,7 @@ def test_the_command_needs_no_torch(tmp_path):
     file = write_gguf(tmp_path / "m.gguf")
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from gigpo_jax.tools.import_gguf.__main__ import main\n"
+        "from gigpo_jax.tools.import_gguf.command import main\n"
         f"sys.exit(main([{str(file)!r}, '--out', {str(tmp_path / 'out')!r}]))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -11,7 +11,7 @@ import pytest
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.tools.import_gguf.__main__ import main
+from gigpo_jax.tools.import_gguf.command import main
 
 pytestmark = pytest.mark.slow
 for package in ("gguf", "torch", "accelerate"):

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from gigpo_jax.tools.import_gguf.__main__ import main
+from gigpo_jax.tools.import_gguf.command import main
 
 gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")

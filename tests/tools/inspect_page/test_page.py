@@ -25,7 +25,7 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import write_rollouts
 from gigpo_jax.tools.inspect import data
-from gigpo_jax.tools.inspect.__main__ import main
+from gigpo_jax.tools.inspect.command import main
 from gigpo_jax.tools.inspect.data import collect_pages, collect_run, measure_disagreement
 from gigpo_jax.tools.inspect.page import encode_for_script, render_page
 from gigpo_jax.tools.inspect.serve import make_server

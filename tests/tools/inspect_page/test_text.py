@@ -1,6 +1,6 @@
 """Saved episodes as text."""
 
-from gigpo_jax.tools.inspect.__main__ import main
+from gigpo_jax.tools.inspect.command import main
 from gigpo_jax.tools.inspect.data import list_rollouts
 from tests.tools.inspect_page.runs import write_run
 

@@ -88,7 +88,3 @@ def serve_page(runs: Sequence[Path], port: int) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             return
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -179,7 +179,3 @@ def _list_campaign(
     return campaign.list_runs(
         args.config, args.algorithms.split(","), [int(seed) for seed in seeds], args.out, flags
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

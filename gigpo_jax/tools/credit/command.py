@@ -192,7 +192,3 @@ def _check_choice(config: ConfigDict, choice: MeasurementChoice) -> None:
             f"{len(jax.devices())} devices: policy gradients are compared on one",
             fix="add --no-gradients",
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

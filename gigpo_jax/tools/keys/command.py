@@ -76,7 +76,3 @@ def _describe_all() -> Iterator[tuple[str, str]]:
 def _describe_setting(setting: Setting) -> str:
     rule = f"; {setting.rule.requirement}" if setting.rule.requirement else ""
     return f"{setting.help} (default: {setting.default!r}{rule})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -102,7 +102,3 @@ def _write_panel(folder: Path, name: str) -> None:
         sys.path.remove(str(folder.absolute()))
     (folder / name / "panels").mkdir()
     write_panel(folder / name / "panels" / "small.json", panel)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -131,7 +131,3 @@ def _read_all(gguf: GgufFile, sources: Sequence[Source], dtype: np.dtype) -> Ite
         yield tensor
     if sys.stderr.isatty():
         print(file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,6 +11,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.env_bridge.checker import EnvCheckError, ReplayError
+from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import commands
 from gigpo_jax.envs.alfworld.data.game_folder import SPLITS
 from gigpo_jax.envs.alfworld.data.room_size import SIZES
@@ -193,16 +194,7 @@ def _add_search_server(subparsers: Subparsers) -> None:
         help="JSON lines {id, contents} (their index is built beside them, once), "
         "or an index folder",
     )
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=8000,
-        metavar="P",
-        help="port to listen on; 0: any free one, which is printed",
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
-    )
+    _add_address(parser)
     parser.add_argument(
         "--threads",
         type=int,
@@ -277,6 +269,34 @@ def _add_picture(subparsers: Subparsers) -> None:
     _add_options(parser)
 
 
+def _add_openenv(subparsers: Subparsers) -> None:
+    help = "serves an environment over OpenEnv (docs/interfaces.md)"
+    parser = _add_command(subparsers, "openenv", commands.serve_openenv, help)
+    _add_environment(parser, "name")
+    parser.add_argument("--panel", help="a panel of the package, or a panel file")
+    parser.add_argument("--split", help="split whose tasks are all served, instead of a panel")
+    parser.add_argument("--prompt", default="full", help="style of the prompts")
+    parser.add_argument("--history", type=int, metavar="N", help="past steps that a prompt shows")
+    _add_address(parser)
+    parser.add_argument(
+        "--sessions", type=int, default=64, metavar="N", help="largest number of episodes at once"
+    )
+    _add_options(parser)
+
+
+def _add_address(parser: Parser) -> None:
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        metavar="P",
+        help="port to listen on; 0: any free one, which is printed",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; default: this machine only"
+    )
+
+
 def _make_parser() -> Parser:
     program = "gigpo-worlds" if Path(sys.argv[0]).name == "gigpo-worlds" else "gigpo"
     description = "The environments: their data, panels and servers."
@@ -296,6 +316,7 @@ def _make_parser() -> Parser:
     _add_panels(subparsers)
     _add_check(subparsers)
     _add_picture(subparsers)
+    _add_openenv(subparsers)
     return parser
 
 
@@ -309,7 +330,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # terminal, so they are escaped.
         sys.stderr.write(escape_controls(f"{err.with_key(_name_flag(err.key))}\n"))
         return 2
-    except (OSError, OverflowError) as err:
+    except (OSError, OverflowError, EnvError) as err:
         sys.stderr.write(escape_controls(f"{err}\n"))
         return 2
     except EnvCheckError as err:
@@ -329,7 +350,3 @@ def _name_flag(key: str) -> str:
     if not key.startswith("config.env.") or section not in flags:
         return key
     return f"{flags[section]} {option}".rstrip()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
