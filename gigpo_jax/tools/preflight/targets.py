@@ -57,6 +57,7 @@ _V5P = Chip("tpu", int(95.74 * GIB), 459e12, 2765e9, 600e9)
 _V6E = Chip("tpu", int(31.25 * GIB), 918e12, 1640e9, 400e9)
 # The memory that a driver reports, less than 80 GiB.
 _H100 = Chip("cuda", 84929347584, 989e12, 3352e9, 450e9)
+_H200 = replace(_H100, memory=150122528768, bandwidth=4800e9)
 _H100_HOSTS = replace(_H100, link=50e9)  # several hosts: a network of 400 Gbit/s a GPU
 # Devices of this machine, which share its memory. The speeds are the speeds of two cores.
 _CPU = Chip("cpu", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1e11, 2e10, 1e10)
@@ -79,6 +80,7 @@ TARGETS: dict[str, Target] = {
     "h100x4": Target(_H100, 4, "1x1x4"),
     "h100x8": Target(_H100, 8, "1x1x8"),
     "h100x16": Target(_H100_HOSTS, 16, "1x2x8"),
+    "h200x1": Target(_H200, 1, "1x1x1"),
     "cpu": Target(_CPU, 1),
     "cpux8": Target(_CPU_8, 8),
 }
