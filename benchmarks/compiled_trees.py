@@ -79,7 +79,7 @@ def compile_programs(target_name: str, programs: Sequence[str]) -> dict[str, Any
     arrays = run_arrays(config, shape, mesh)
     optimizer = make_config_optimizer(config, config.train.iterations)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, arrays.state)
-    update, score = policy_programs(config, shape, mesh, optimizer, shardings)
+    update, score, _ = policy_programs(config, shape, mesh, optimizer, shardings)
     row_tokens = config.batch.rows * config.batch.row_length
     # A fraction, as rows are compared: nothing is rounded to whole microbatches.
     microbatches = config.train.minibatch * step_tokens(config) / row_tokens

@@ -35,8 +35,8 @@ import transformers
 
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
+from gigpo_jax.learner.fitted_rows import RowFit
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.learner.rows import RowFit
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
 from gigpo_jax.rl.losses import LossSettings

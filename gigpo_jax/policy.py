@@ -13,13 +13,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.memory import SignalBytes, check_memory
-from gigpo_jax.devices.mesh import (
-    experts_on_each_device,
-    gathered,
-    on_each_device,
-    row_constraint,
-    shard_by_rules,
-)
+from gigpo_jax.devices.mesh import gathered, row_constraint, shard_by_rules
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
 from gigpo_jax.models.files.folders import model_folder
@@ -330,6 +324,7 @@ def _apply_experts(
     """The function for the experts of a model; None for a model without any."""
     if shape.experts is None:
         return None
+    from gigpo_jax.devices.per_device import experts_on_each_device
     from gigpo_jax.models.experts import apply_experts
 
     return experts_on_each_device(
@@ -352,6 +347,8 @@ def trunk_function(
     kernel = functools.partial(attention, kernels=kernels)
     attend: Callable[..., jax.Array] = kernel
     if kernels != "cpu":
+        from gigpo_jax.devices.per_device import on_each_device
+
         # XLA splits its own products; other kernels have to see one device's rows and heads.
         attend = on_each_device(mesh, kernel, shape.num_kv_heads)
     execution = decoder.Execution(

@@ -146,7 +146,7 @@ def _possible_tensors(
 ) -> list[int]:
     """Returns the numbers of devices of a host that can split an engine's weights, ascending.
 
-    They divide the heads and the devices; see `placement.place_engine`.
+    They divide the heads and the devices; see `engine_devices.place_engine`.
     """
     smallest = mesh.shape["tensor"]
     host_devices = _host_devices(mesh)

@@ -6,7 +6,6 @@ Mesh axes: `data` (rows split, parameters replicated), `fsdp` (rows and paramete
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,8 +16,6 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.models.decoder_config import ExpertConfig
-from gigpo_jax.models.execution import Experts
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the mesh axes that split the rows of a batch
@@ -203,64 +200,6 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     """Returns the function for `Execution.constrain` that keeps activations [B, ...] in rows."""
     sharding = NamedSharding(mesh, P(ROWS))
     return lambda x: jax.lax.with_sharding_constraint(x, sharding)
-
-
-def on_each_device(
-    mesh: Mesh, attend: Callable[..., jax.Array], kv_heads: int
-) -> Callable[..., jax.Array]:
-    """Runs an attention on each device over the device's own rows and heads.
-
-    Heads are split where `tensor` divides them.
-
-    Args:
-      mesh: Mesh of the learner.
-      attend: Attention (query [B, T, H, K], key [B, T, G, K], value [B, T, G, K], segment_ids
-        [B, T] or [B, 2, T], **options) -> [B, T, H, K].
-      kv_heads: Number of key/value heads, G.
-    """
-    heads = P(ROWS, None, "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None)
-
-    def run(*arrays: jax.Array, **options: Any) -> jax.Array:
-        return jax.shard_map(
-            partial(attend, **options),
-            mesh=mesh,
-            in_specs=(heads, heads, heads, P(ROWS)),
-            out_specs=heads,
-            # Pallas kernels do not say over which axes their results vary.
-            check_vma=False,
-        )(*arrays)
-
-    return run
-
-
-def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig) -> Experts:
-    """Runs experts on each device, which sorts the tokens of its own rows.
-
-    Experts are split where the mesh axis divides them.
-
-    Args:
-      mesh: Mesh of the learner.
-      apply: Function for the experts of one device.
-      experts: Experts of the model.
-    """
-    if mesh.size == 1:
-        return apply
-    from gigpo_jax.models.experts import sum_over_devices
-
-    axis = RULES["expert"]
-    assert axis is not None
-    is_split = experts.count % mesh.shape[axis] == 0
-    rows = P(ROWS)
-    kernels = P(axis if is_split else None)
-    return jax.shard_map(
-        sum_over_devices(apply, axis) if is_split else apply,
-        mesh=mesh,
-        # Kernels are gathered over the axes of rows, as they are for other products.
-        in_specs=(rows, rows, rows, kernels, kernels, kernels),
-        out_specs=rows,
-        # Pallas kernels do not say over which axes their results vary.
-        check_vma=False,
-    )
 
 
 def gathered(sharding: NamedSharding) -> NamedSharding:

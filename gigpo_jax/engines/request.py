@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import logging
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from gigpo_jax.engines.stopping import StopStrings
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.images import PromptImages
-    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +89,9 @@ class Request:
         """
         if self.images is None:
             return self.prompt
-        images = self.images.images
-        # -1 in the place of a text token, else the number of the feature among all images [P].
-        index = self.images.layout.index
-        digests = b"".join(image.digest for image in images)
-        half_digests = np.frombuffer(digests, np.int64)[::2]  # a digest is 16 bytes
-        hashes = np.repeat(half_digests, [math.prod(image.grid) for image in images])
-        # The appended 0 is what the index -1 of a text token reads; np.where drops it.
-        return np.where(index < 0, self.prompt, np.append(hashes, 0)[index])
+        from gigpo_jax.engines.prompt_images import hash_images
+
+        return hash_images(self.prompt, self.images)
 
     def append_tokens(
         self, tokens: np.ndarray, scores: np.ndarray, stops: StopStrings | None
@@ -193,39 +186,6 @@ def check_prompt(
                 f"token id {token}; the model has ids 0 to {vocab_size - 1}", key="prompt"
             )
     return prompt.astype(np.int32)
-
-
-def check_images(
-    vision: "VisionConfig | None", prompt: np.ndarray, images: "PromptImages | None"
-) -> "PromptImages | None":
-    """Checks that images belong to a prompt.
-
-    Returns:
-      The images, of which there may be none; None for a text-only model.
-
-    Raises:
-      InputError: The model reads no images, or the images belong to another prompt.
-    """
-    if vision is None:
-        if images is not None:
-            raise InputError(
-                "this model reads text alone",
-                fix="use a model with a vision tower, such as Qwen3-VL",
-            )
-        return None
-    if images is None:
-        from gigpo_jax.models.vision.images import prepare_images
-
-        # A text without images has a layout too: the rotary positions of a row are read from it.
-        images = prepare_images(vision, prompt, ())
-    is_image_token = prompt == vision.image_token
-    if not np.array_equal(is_image_token, images.layout.index >= 0):
-        raise InputError(
-            f"a prompt of {len(prompt)} tokens has {is_image_token.sum()} places of images that "
-            "are not those of its images",
-            fix="give the images that `prepare_images` gives for these tokens",
-        )
-    return images
 
 
 def select_stop_ids(

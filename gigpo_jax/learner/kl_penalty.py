@@ -6,7 +6,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.trajectory import subtract_penalties
 
 

@@ -19,19 +19,13 @@ from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer,
 from gigpo_jax.learner.packing import make_minibatches, microbatch_tokens, packing_stats
 from gigpo_jax.learner.programs import policy_programs, start_state
 from gigpo_jax.learner.rows import row_settings
-from gigpo_jax.learner.samples import (
-    Sample,
-    episode_weights,
-    longest_sample,
-    training_samples,
-    with_token_weights,
-)
-from gigpo_jax.learner.signals.base import CreditedSteps, ScoredSteps
+from gigpo_jax.learner.samples import Sample, longest_sample, training_samples
+from gigpo_jax.learner.scored_steps import CreditedSteps, ScoredSteps
 from gigpo_jax.learner.signals.table import batch_fields, compute_columns, start_signals
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy, longest_tree, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
-from gigpo_jax.rl.train_step import Between, Metrics, PiecewiseUpdate
+from gigpo_jax.rl.train_step import Between, Metrics
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.checkpoint import OLDER, parts_of, state_of
 from gigpo_jax.run.loggers.metrics import Timers
@@ -98,14 +92,14 @@ class Learner:
     @property
     def compile_count(self) -> int:
         """Number of programs compiled for updates and log-probabilities."""
-        programs: Sequence[Any] = self._programs
+        programs = (self._programs.update, self._programs.logprobs)
         compiled = sum(program._cache_size() for program in programs)
         return compiled + sum(signal.compile_count for signal in self.signals)
 
     @property
     def stops_in_updates(self) -> bool:
         """Whether updates end between device calls if `progress` raises, not behind them all."""
-        return isinstance(self._programs.update, PiecewiseUpdate)
+        return self._programs.in_pieces
 
     def checkpoint_parts(self) -> dict[str, Any]:
         """The trees of arrays of a checkpoint by name."""
@@ -208,6 +202,8 @@ class Learner:
             fields |= signal.compute_fields(credited)
         weights: Sequence[Any] = [1.0] * len(scored.steps)
         if config.rl.loss_mean == "episodes":
+            from gigpo_jax.learner.loss_weights import episode_weights
+
             # The bound keeps weights at 1 or more: the loss divides by their sum, or by 1
             # if that is less.
             longest = config.env.max_steps * config.sampling.max_response_tokens
@@ -215,6 +211,8 @@ class Learner:
             longest *= 1 + writes_summaries(config)
             weights = episode_weights(scored.steps, credited.credit.learned_rows, longest)
         if self._algorithm.token_weights is not None:
+            from gigpo_jax.learner.loss_weights import with_token_weights
+
             token_weights = functools.partial(self._algorithm.token_weights, **config.rl.settings)
             weights = with_token_weights(weights, fields["action_mask"], token_weights)
         return training_samples(scored.samples, credited.credit, weights, fields)
@@ -318,7 +316,7 @@ class Learner:
         if self._objective.loss.kl_coef:
             batch = self._score_batch(batch, "reference", self._reference)
         update = self._programs.update
-        if isinstance(update, PiecewiseUpdate):
+        if self._programs.in_pieces:
             update = functools.partial(update, between=between)
         self.state, record = update(
             self.state, batch, self._policy.frozen, np.int32(iteration), self._rates[iteration]

@@ -16,26 +16,20 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gigpo_jax.learner.dealing import deal_groups, deal_segments
+from gigpo_jax.learner.dealing import deal_segments
 from gigpo_jax.learner.filling import BatchShape, fill_batch
-from gigpo_jax.learner.rows import (
-    RowFit,
-    TextPlacement,
-    choose_shape,
-    pack_rows,
-    place_texts,
-    response_capacity,
-    row_lengths,
-    rows_at_once,
-)
+from gigpo_jax.learner.rows import TextPlacement, pack_rows, place_texts, response_capacity
 from gigpo_jax.learner.samples import Sample, join_continuations
-from gigpo_jax.learner.trees import Text, Tree, order_texts, separate_trees
+from gigpo_jax.learner.trees import Text, Tree, separate_trees
 from gigpo_jax.models.masks import segment_limit
 from gigpo_jax.rl.types import StepBatch
+
+if TYPE_CHECKING:
+    from gigpo_jax.learner.fitted_rows import RowFit
 
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
@@ -60,7 +54,7 @@ def stream_minibatches(
     longest: int = 0,
     longest_tree: int = 0,
     groups: Sequence[int] | None = None,
-    fit: RowFit | None = None,
+    fit: "RowFit | None" = None,
 ) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps.
 
@@ -112,9 +106,7 @@ def stream_minibatches(
     pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather)
     packing = pack(row_length)
     if fit is not None and not totals.has_images and not longest_tree:
-        lengths = row_lengths(totals.longest_text, row_length)
-        packings = [packing if length == row_length else pack(length) for length in lengths]
-        packing, rows = _choose_packing(packing, rows, packings, fit)
+        packing, rows = _fit_packing(pack, packing, rows, totals.longest_text, fit)
     counts = (-(-packing.row_counts // rows)).tolist()
     needed = max(counts)
     if longest and not totals.has_images:
@@ -235,18 +227,19 @@ def _pack_texts(
     return _Packing(length, placements, row_counts, capacity)
 
 
-def _choose_packing(
-    packing: _Packing, rows: int, shorter_packings: Sequence[_Packing], fit: RowFit
+def _fit_packing(
+    pack: Callable[[int], _Packing], packing: _Packing, rows: int, longest: int, fit: "RowFit"
 ) -> tuple[_Packing, int]:
-    """Returns the packing whose rows cost least, and B for it; `rows` is B for the first one."""
-    packings = [packing, *shorter_packings]
-    shapes = [(packing.length, rows)]
-    shapes += [
-        (fitted.length, rows_at_once(fit, fitted.length, int(fitted.row_counts.max())))
-        for fitted in shorter_packings
-    ]
-    chosen = choose_shape(shapes, np.stack([fitted.row_counts for fitted in packings]))
-    return packings[chosen], shapes[chosen][1]
+    """Returns the packing whose rows cost least, and B for it; `rows` is B for the config's."""
+    from gigpo_jax.learner.fitted_rows import choose_rows, row_lengths
+
+    lengths = row_lengths(longest, packing.length)
+    fitted_packings = [pack(length) if length != packing.length else packing for length in lengths]
+    # The config's rows first: they stay unless others save much.
+    packings = [packing, *fitted_packings]
+    row_counts = np.stack([fitted.row_counts for fitted in packings])
+    chosen, rows = choose_rows(fit, rows, [packing.length, *lengths], row_counts)
+    return packings[chosen], rows
 
 
 def _deal_texts(
@@ -257,22 +250,21 @@ def _deal_texts(
     rng: np.random.Generator | None,
 ) -> list[list[Text]]:
     """Deals texts into `count` minibatches of whole steps, however long these are."""
-    if groups is None:
-        ordered = segments if rng is not None else _sort_segments(samples, segments)
-        dealt = deal_segments(ordered, count, rng)
+    if groups is None and rng is not None:
+        dealt = deal_segments(segments, count, rng)
     else:
-        units: dict[int, list[np.ndarray]] = {}
+        from gigpo_jax.learner.group_dealing import deal_groups, sort_segments
+
         # The steps of a piece are then neighbours, which share most.
-        for segment in _sort_segments(samples, segments):
-            units.setdefault(groups[segment[0]], []).append(segment)
-        dealt = deal_groups(list(units.values()), count, rng)
+        ordered = sort_segments(samples, segments)
+        if groups is None:
+            dealt = deal_segments(ordered, count, rng)
+        else:
+            units: dict[int, list[np.ndarray]] = {}
+            for segment in ordered:
+                units.setdefault(groups[segment[0]], []).append(segment)
+            dealt = deal_groups(list(units.values()), count, rng)
     return [_texts_of(samples, members) for members in dealt]
-
-
-def _sort_segments(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Segments in the order of their tokens."""
-    order = order_texts([[samples[i] for i in members] for members in segments])
-    return [segments[index] for index in order]
 
 
 def _texts_of(samples: Sequence[Sample], segments: Sequence[np.ndarray]) -> list[Text]:

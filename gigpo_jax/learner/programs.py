@@ -7,7 +7,6 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.learner.rows import CPU_PLACES
 from gigpo_jax.models.decoder import DecoderConfig, active_param_count
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
@@ -23,10 +22,12 @@ class PolicyPrograms(NamedTuple):
     Attributes:
       update: train step as from `update.make_update`.
       logprobs: log-probabilities of a minibatch as from `update.make_logprobs`.
+      in_pieces: whether the update is a `PiecewiseUpdate`.
     """
 
     update: Any
     logprobs: Any
+    in_pieces: bool
 
 
 def policy_programs(
@@ -40,15 +41,16 @@ def policy_programs(
     forward = forward_function(config, shape, mesh)
     # One temperature for both programs: the first ratio to recomputed log-probabilities is then 1.
     settings = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
+    in_pieces = updates_in_pieces(config, shape, mesh)
     step = update.make_update(
         forward,
         optimizer,
         make_objective(config).loss,
         **settings,
         state_shardings=state_shardings,
-        in_pieces=updates_in_pieces(config, shape, mesh),
+        in_pieces=in_pieces,
     )
-    return PolicyPrograms(step, update.make_logprobs(forward, **settings))
+    return PolicyPrograms(step, update.make_logprobs(forward, **settings), in_pieces)
 
 
 def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> bool:
@@ -56,9 +58,11 @@ def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.shardi
 
     A signal then acts after the microbatch.
     """
-    is_slow = 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
-    return bool(config.batch.fit_rows) and on_cpu and is_slow
+    if not config.batch.fit_rows or mesh.devices.flat[0].platform != "cpu":
+        return False
+    from gigpo_jax.learner.fitted_rows import CPU_PLACES
+
+    return 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
 
 
 def start_state(

@@ -7,7 +7,6 @@ Shapes: B rows, T tokens in a row, C response tokens in a row.
 """
 
 import bisect
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,25 +21,6 @@ from gigpo_jax.learner.trees import Tree
 from gigpo_jax.models.masks import segment_limit
 
 Rows = list[list[int]]  # indices of the segments in each row
-LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
-# Cost of the config's shape of rows, relative to the best fitted one, up to which it stays: another
-# shape is another program to compile.
-TOLERATED_COST = 1.25
-# Tokens of a row whose attention costs as much as the other layers; 7 to 14 times the usual widths.
-ATTENTION_LENGTH = 8192
-CPU_PLACES = 2048  # tokens of a microbatch on CPUs; with more they are not faster
-
-
-class RowFit(NamedTuple):
-    """Limits of rows whose shape follows the samples.
-
-    Attributes:
-      unit: the number of rows of a host is this number times a power of two.
-      places: largest number of tokens of a host's microbatch, padding included.
-    """
-
-    unit: int
-    places: int
 
 
 class ResponsePlacement(NamedTuple):
@@ -98,10 +78,9 @@ def row_settings(config: ConfigDict, mesh: Mesh) -> dict[str, Any]:
     rows = local_rows(mesh, batch.rows)
     fit = None
     if batch.fit_rows:
-        places = rows * batch.row_length
-        if mesh.devices.flat[0].platform == "cpu":
-            places = min(places, CPU_PLACES)
-        fit = RowFit(local_rows(mesh, mesh.shape["data"] * mesh.shape["fsdp"]), places)
+        from gigpo_jax.learner.fitted_rows import make_fit
+
+        fit = make_fit(config, mesh)
     return {"row_length": batch.row_length, "rows": rows, "fit": fit}
 
 
@@ -160,56 +139,6 @@ def pack_rows(
         if free > length and len(rows[row]) < segment_limit(row_length):
             bisect.insort(open_rows, (free - length, row))
     return rows
-
-
-def row_lengths(longest: int, row_length: int) -> list[int]:
-    """Returns the row lengths to choose from, each at least the length of the longest segment.
-
-    They fall from `row_length` by a factor of 2^(1/4) each.
-    """
-    lengths = [row_length]
-    steps = 1
-    while True:
-        length = row_length * 2 ** (-steps / 4)
-        length = -(-math.ceil(length) // LENGTH_UNIT) * LENGTH_UNIT
-        if length < longest:
-            return lengths
-        if length < lengths[-1]:
-            lengths.append(length)
-        if length == LENGTH_UNIT:
-            return lengths
-        steps += 1
-
-
-def rows_at_once(fit: RowFit, row_length: int, most_rows: int) -> int:
-    """Rows of a microbatch of fitted rows.
-
-    Args:
-      fit: limits.
-      row_length: T.
-      most_rows: rows of the fullest minibatch.
-    """
-    rows = fit.unit
-    while rows < most_rows and 2 * rows * row_length <= fit.places:
-        rows *= 2
-    return rows
-
-
-def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
-    """Chooses the cheapest shape of rows.
-
-    Args:
-      shapes: (T, B) of each shape, the shape of the config first.
-      counts: [shapes, minibatches] i, rows of the minibatches in each shape.
-
-    Returns:
-      Index of the shape.
-    """
-    lengths, rows = np.array(shapes).T
-    places = -(-counts // rows[:, None]) * (rows * lengths)[:, None]
-    costs = places.sum(1) * (1 + lengths / ATTENTION_LENGTH)
-    best = int(np.argmin(costs))
-    return best if costs[0] > TOLERATED_COST * costs[best] else 0
 
 
 def response_capacity(tokens: int, responses: int, longest_response: int, row_length: int) -> int:

@@ -1,8 +1,7 @@
 """Training samples: one environment step each, as tokens with advantages and weights."""
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -113,37 +112,6 @@ def training_samples(
         sample_fields = {name: values[row] for name, values in fields.items()}
         out.append(replace(sample, advantage=advantage, weight=weights[row], fields=sample_fields))
     return out
-
-
-def episode_weights(steps: Sequence[Step], rows: Sequence[int], longest: int) -> list[float]:
-    """Weighs tokens so that every episode counts the same, whatever its number of response tokens.
-
-    Args:
-      steps: steps of whole episodes of this host.
-      rows: rows of the steps that are in the loss.
-      longest: upper bound of the response tokens of an episode; it makes all weights at least 1.
-
-    Returns:
-      One weight a step.
-    """
-    tokens: Counter[int] = Counter()
-    for row in rows:
-        tokens[steps[row].trajectory] += len(steps[row].turn.response_tokens)
-    # An episode may have no response token; its samples are then left out of all rows.
-    return [longest / max(tokens[step.trajectory], 1) for step in steps]
-
-
-def with_token_weights(
-    weights: Sequence[float], masks: Sequence[np.ndarray], token_weights: Callable[..., np.ndarray]
-) -> list[np.ndarray]:
-    """Weights of steps times the weights of their tokens.
-
-    Args:
-      weights: one weight a step.
-      masks: action mask of each response, [R] bool.
-      token_weights: function from an action mask to [R] f32.
-    """
-    return [weight * token_weights(mask) for weight, mask in zip(weights, masks, strict=True)]
 
 
 def longest_sample(config: ConfigDict) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gigpo_jax.learner.trees import Text, Tree, input_tokens, order_texts
+from gigpo_jax.learner.trees import Text, Tree
 
 
 def count_distinct_tokens(texts: Sequence[Text]) -> int:
@@ -51,3 +51,16 @@ def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
         differs = np.append(earlier[:size] != tokens[:size], True)
         lengths.append(int(differs.argmax()))
     return lengths
+
+
+def order_texts(texts: Sequence[Text]) -> list[int]:
+    """Indices of texts in the order of their tokens."""
+    # The order of bytes is that of numbers if the highest byte comes first.
+    keys = [input_tokens(text).astype(">u4").tobytes() for text in texts]
+    return sorted(range(len(texts)), key=keys.__getitem__)
+
+
+def input_tokens(text: Text) -> np.ndarray:
+    """The model's input of a text."""
+    whole = text[-1]
+    return np.concatenate([whole.prompt_tokens, whole.response_tokens[:-1]])

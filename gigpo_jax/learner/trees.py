@@ -57,19 +57,6 @@ class Tree(NamedTuple):
         return texts
 
 
-def order_texts(texts: Sequence[Text]) -> list[int]:
-    """Indices of texts in the order of their tokens."""
-    # The order of bytes is that of numbers if the highest byte comes first.
-    keys = [input_tokens(text).astype(">u4").tobytes() for text in texts]
-    return sorted(range(len(texts)), key=keys.__getitem__)
-
-
 def separate_trees(texts: Sequence[Text]) -> list[Tree]:
     """A tree for each text."""
     return [Tree([text], [0]) for text in texts]
-
-
-def input_tokens(text: Text) -> np.ndarray:
-    """The model's input of a text."""
-    whole = text[-1]
-    return np.concatenate([whole.prompt_tokens, whole.response_tokens[:-1]])

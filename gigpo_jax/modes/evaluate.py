@@ -20,8 +20,9 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.learner.signals.base import ScoredSteps
-from gigpo_jax.learner.signals.table import compute_columns, load_signals, signal_bytes
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.saved import load_signals
+from gigpo_jax.learner.signals.table import compute_columns, signal_bytes
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment, list_environments

@@ -21,7 +21,9 @@ from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
-from gigpo_jax.rl.train_step import Between, PiecewiseUpdate
+from gigpo_jax.rl.imitation_update import make_sft_update
+from gigpo_jax.rl.piecewise_update import PiecewiseUpdate
+from gigpo_jax.rl.train_step import Between
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -89,7 +91,7 @@ class Imitation:
         self.state, state_shardings = start_state(config, policy, mesh, optimizer)
         forward = forward_function(config, policy.config, mesh)
         chunk = config.batch.logprob_chunk
-        self._step = update.make_sft_update(
+        self._step = make_sft_update(
             forward,
             optimizer,
             chunk=chunk,

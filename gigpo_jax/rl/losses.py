@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from gigpo_jax.rl import ratios
-from gigpo_jax.rl.ratios import response_numbers, response_sums
+from gigpo_jax.rl.ratios import MASKS, Correction, Ratio, limit_log_ratio
 from gigpo_jax.rl.types import StepBatch
 
 KL_LIMIT = 10.0
@@ -33,7 +32,7 @@ class LossSettings:
       kl_coef: Weight of the KL estimate; not 0 needs `batch.reference`.
       entropy_coef: Weight of the entropy bonus.
       correction: Correction for the difference between engine and learner, see
-        `ratios.Correction`; all but "none" need `batch.proximal`.
+        `Correction`; all but "none" need `batch.proximal`.
       importance_cap: Cap of the correction, greater than 0; greater than 1 for corrections that
         leave responses out.
       ratio: Ratio that is clipped, see `rl.ratios`.
@@ -52,9 +51,9 @@ class LossSettings:
     dual_clip: float = 3.0
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
-    correction: ratios.Correction = "none"
+    correction: Correction = "none"
     importance_cap: float = 2.0
-    ratio: ratios.Ratio = "token"
+    ratio: Ratio = "token"
     power: Callable[[ArrayLike], ArrayLike] = lambda _: 0.0
     mean: Mean = "tokens"
     constant: float = 1.0
@@ -260,6 +259,8 @@ def policy_loss(
 def _loss_share(weight: Array, batch: StepBatch, settings: LossSettings) -> Array:
     """Returns the weights of tokens in the loss, [B, C], before `loss_denominator` divides it."""
     if settings.mean == "responses":
+        from gigpo_jax.rl.response_ratios import response_numbers, response_sums
+
         response_weight = response_sums(weight, response_numbers(batch))
         # A safe divisor: padding belongs to no response, and 0 / 0 would spoil the gradient.
         return weight / jnp.where(response_weight > 0.0, response_weight, 1.0)
@@ -285,26 +286,15 @@ def _token_costs(
         clip_low = clip_low * clip_scale
         clip_high = clip_high * clip_scale
     clips: dict[str, ArrayLike] = {"clip_low": clip_low, "clip_high": clip_high}
-    # Stages: clip the tokens (hoelder_tokens alone), join them over the response, clip the result.
     clipped_token = None
-    # A mean of clipped ratios is within the clips on the side that the advantage pushes to, so the
-    # clip in `surrogate_cost` takes no further gradient.
-    if settings.ratio == "hoelder_tokens":
-        log_ratio, clipped_token = ratios.clip_log_ratio(log_ratio, advantage, **clips)
-    if settings.ratio == "sequence":
-        log_ratio = ratios.sequence_log_ratio(log_ratio, weight, response_numbers(batch))
-    elif settings.ratio != "token":
-        # Each token counts once in a mean over a response, also where episodes weigh
-        # tokens differently.
-        member = (weight > 0.0).astype(jnp.float32)
-        response = response_numbers(batch)
-        if settings.ratio == "product":
-            log_ratio = ratios.product_log_ratio(log_ratio, member, response)
-        else:
-            log_ratio = ratios.hoelder_log_ratio(
-                log_ratio, member, response, settings.power(iteration)
-            )
-    ratio = jnp.exp(ratios.limit_log_ratio(log_ratio))
+    if settings.ratio != "token":
+        from gigpo_jax.rl.response_ratios import join_log_ratios
+
+        power = settings.power(iteration)
+        log_ratio, clipped_token = join_log_ratios(
+            log_ratio, advantage, weight, batch, ratio=settings.ratio, power=power, **clips
+        )
+    ratio = jnp.exp(limit_log_ratio(log_ratio))
     cost, clipped, dual_clipped = surrogate_cost(
         ratio, advantage, **clips, dual_clip=settings.dual_clip
     )
@@ -319,34 +309,23 @@ def _correct_cost(
     """Multiplies costs by the truncated importance weights of the old policy."""
     if settings.correction not in ("truncated", "truncated_sequence"):
         return cost
-    importance = ratios.importance_weight(
+    from gigpo_jax.rl.response_ratios import importance_weight
+
+    importance = importance_weight(
         old - behaviour, batch, settings.correction, settings.importance_cap
     )
     # The cost, not the ratio: the correction must not be clipped with it.
     return cost * lax.stop_gradient(importance)
 
 
-def imitation_loss(logprob: Array, entropy: Array, batch: StepBatch) -> LossSums:
-    """Sums the cross-entropy of the response tokens; arguments as for `policy_loss`."""
-    weight = batch.weight
-
-    def total(x: Array) -> Array:
-        return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight)
-
-    return replace(
-        LossSums.zero(),
-        loss=-total(logprob),
-        tokens=jnp.sum(weight),
-        entropy=lax.stop_gradient(total(entropy)),
-    )
-
-
 def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
     """Returns weights, [..., B, C], that are 0 for responses left out by `settings.correction`."""
     # The truncated corrections change the cost of a response, and not whether it counts.
-    if settings.correction not in ratios.MASKS:
+    if settings.correction not in MASKS:
         return batch.weight
-    return batch.weight * ratios.within_cap(batch, settings.correction, settings.importance_cap)
+    from gigpo_jax.rl.response_ratios import within_cap
+
+    return batch.weight * within_cap(batch, settings.correction, settings.importance_cap)
 
 
 def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> Array:
@@ -355,7 +334,9 @@ def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> 
         # At least 1: a minibatch may hold no token, or lose all of them to a correction.
         weight = batch.weight if settings is None else kept_weight(batch, settings)
         return jnp.maximum(jnp.sum(weight), 1.0)
-    if settings.correction in ratios.MASKS:
+    if settings.correction in MASKS:
+        from gigpo_jax.rl.response_ratios import response_numbers, response_sums
+
         # Each remaining response sums to 1: its tokens have 1 / length each.
         member = (kept_weight(batch, settings) > 0.0).astype(jnp.float32)
         length = jnp.maximum(response_sums(member, response_numbers(batch)), 1.0)

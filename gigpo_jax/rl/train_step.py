@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from gigpo_jax.rl.optimizer import Optimizer
@@ -124,22 +123,18 @@ class TrainStep:
     metrics: Callable[[Any, StepBatch], Metrics]
     state_shardings: TrainState | None
 
-    def compile(self, *, in_pieces: bool = False) -> Update:
-        """Jits the step, as one program or as a `PiecewiseUpdate`; see `update.make_update`."""
+    def compile(self) -> Update:
+        """Jits the step as one program; see `update.make_update`."""
+        state_shardings, _ = self.result_shardings()
+        return jax.jit(self.update, donate_argnums=0, out_shardings=state_shardings)
+
+    def result_shardings(self) -> tuple[Any, Any]:
+        """Returns the shardings of (state, metrics) and of `Totals`; None where XLA chooses."""
         # Without shardings of the results, XLA may choose others than those of the donated state;
         # the next call would then compile again and could not reuse the memory.
-        shardings = None
-        total_shardings = None
-        if self.state_shardings is not None:
-            shardings = (self.state_shardings, None)
-            total_shardings = (None, self.state_shardings.params)
-        if not in_pieces:
-            return jax.jit(self.update, donate_argnums=0, out_shardings=shardings)
-        return PiecewiseUpdate(
-            jax.jit(self.start, out_shardings=total_shardings),
-            jax.jit(self.add_one, donate_argnums=5, out_shardings=total_shardings),
-            jax.jit(self.apply, donate_argnums=0, out_shardings=shardings),
-        )
+        if self.state_shardings is None:
+            return None, None
+        return (self.state_shardings, None), (None, self.state_shardings.params)
 
     def update(
         self,
@@ -159,18 +154,6 @@ class TrainStep:
         """Sums and gradients of no tokens."""
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
         return self.zero(), self._place(zeros)
-
-    def add_one(
-        self,
-        params: Params,
-        batch: StepBatch,
-        frozen: Params,
-        count: jax.Array,
-        m: jax.Array,
-        totals: Totals,
-    ) -> Totals:
-        """Adds microbatch m."""
-        return self.add(params, batch, frozen, count, (m, m + 1), totals)
 
     def add(
         self,
@@ -223,60 +206,6 @@ class TrainStep:
         if self.state_shardings is None:
             return gradients
         return jax.lax.with_sharding_constraint(gradients, self.state_shardings.params)
-
-
-class PiecewiseUpdate:
-    """An update of several device calls, one for each microbatch.
-
-    The host can show progress between the calls. It can also stop between them, because only the
-    last call changes the state.
-    """
-
-    def __init__(
-        self,
-        start: Callable[[Params], Any],
-        add: Callable[..., Any],
-        apply: Callable[..., tuple[TrainState, Metrics]],
-    ) -> None:
-        """Takes the jitted programs.
-
-        Args:
-          start: Function from parameters to sums and gradients of no tokens.
-          add: Function (parameters, minibatch, frozen parameters, iteration, m, sums and gradients)
-            -> those with microbatch m; it donates the last argument.
-          apply: Function (state, minibatch, sums and gradients, iteration, rate) -> (state,
-            metrics); it donates the state.
-        """
-        self._start = start
-        self._add = add
-        self._apply = apply
-
-    def __call__(
-        self,
-        state: TrainState,
-        batch: StepBatch,
-        frozen: Params = None,
-        iteration: jax.Array | None = None,
-        rate: jax.Array | None = None,
-        *,
-        between: Between = lambda result, done, total: None,
-    ) -> tuple[TrainState, Metrics]:
-        """Makes an update as described in `make_update`, and calls `between` after each microbatch.
-
-        If `between` raises, the state stays as it was.
-        """
-        count = state.step + 0 if iteration is None else iteration
-        totals = self._start(state.params)
-        microbatches = int(batch.microbatches)
-        for m in range(microbatches):
-            totals = self._add(state.params, batch, frozen, count, np.int32(m), totals)
-            between(totals[0], m + 1, microbatches)
-        return self._apply(state, batch, totals, count, rate)
-
-    def _cache_size(self) -> int:
-        """Number of compiled programs, as jitted functions have it."""
-        programs: tuple[Any, ...] = (self._start, self._add, self._apply)
-        return sum(program._cache_size() for program in programs)
 
 
 def _accumulate_gradients(

@@ -1,8 +1,7 @@
-"""The updates of a policy, by reinforcement and supervised, and its log-probabilities."""
+"""The update of a policy by reinforcement, and its log-probabilities."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ from gigpo_jax.rl.logprobs import OutputEmbedding, token_logprobs
 from gigpo_jax.rl.losses import (
     LossSettings,
     LossSums,
-    imitation_loss,
     loss_denominator,
     policy_loss,
 )
@@ -111,7 +109,7 @@ def make_update(
       and, if the correction leaves responses out, their share of tokens `policy/masked_fraction`.
       All other metrics are then of the remaining tokens.
     """
-    return _make_policy_update(
+    return make_policy_update(
         forward,
         optimizer,
         partial(policy_loss, settings=settings),
@@ -120,36 +118,6 @@ def make_update(
         temperature=temperature,
         state_shardings=state_shardings,
         masks=settings.correction in MASKS,
-        in_pieces=in_pieces,
-    )
-
-
-def make_sft_update(
-    forward: Forward,
-    optimizer: Optimizer,
-    *,
-    chunk: int = 1024,
-    state_shardings: TrainState | None = None,
-    in_pieces: bool = False,
-) -> Update:
-    """Builds the supervised step, whose loss is the cross-entropy of the response tokens.
-
-    Arguments and result are as for `make_update`.
-    """
-
-    def loss(*sums: Any, iteration: jax.Array) -> LossSums:
-        del iteration
-        return imitation_loss(*sums)
-
-    return _make_policy_update(
-        forward,
-        optimizer,
-        loss,
-        loss_denominator,
-        chunk=chunk,
-        temperature=1.0,
-        state_shardings=state_shardings,
-        masks=False,
         in_pieces=in_pieces,
     )
 
@@ -182,7 +150,7 @@ def make_logprobs(
     return jax.jit(logprobs)
 
 
-def _make_policy_update(
+def make_policy_update(
     forward: Forward,
     optimizer: Optimizer,
     loss: Loss,
@@ -194,6 +162,8 @@ def _make_policy_update(
     masks: bool,
     in_pieces: bool,
 ) -> Update:
+    """Builds the step of a loss and its divisor; other arguments as for `make_update`."""
+
     def sums(params: Params, frozen: Params, micro: StepBatch, iteration: jax.Array) -> LossSums:
         bound = partial(forward, params, frozen)
         return loss(
@@ -210,4 +180,8 @@ def _make_policy_update(
         return means
 
     step = TrainStep("policy", optimizer, sums, LossSums.zero, total, metrics, state_shardings)
-    return step.compile(in_pieces=in_pieces)
+    if in_pieces:
+        from gigpo_jax.rl.piecewise_update import compile_in_pieces
+
+        return compile_in_pieces(step)
+    return step.compile()

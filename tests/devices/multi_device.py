@@ -17,13 +17,8 @@ from jax.sharding import Mesh
 
 from gigpo_jax.config import default_config
 from gigpo_jax.devices.exchange import all_hosts, all_rows, global_batch, local_rows
-from gigpo_jax.devices.mesh import (
-    experts_on_each_device,
-    make_mesh,
-    on_each_device,
-    replicated,
-    shard_by_rules,
-)
+from gigpo_jax.devices.mesh import make_mesh, replicated, shard_by_rules
+from gigpo_jax.devices.per_device import experts_on_each_device, on_each_device
 from gigpo_jax.learner import critic_model
 from gigpo_jax.learner.packing import NO_FIELDS, make_minibatches
 from gigpo_jax.learner.samples import Sample

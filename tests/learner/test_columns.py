@@ -8,7 +8,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.token_logprobs import TokenLogprobs
 from gigpo_jax.methods.igpo.known_answers import KnownAnswers
 from gigpo_jax.methods.rlvmr.tags import tag_columns

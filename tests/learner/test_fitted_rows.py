@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gigpo_jax.learner.fitted_rows import RowFit, choose_shape, row_lengths, rows_at_once
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
-from gigpo_jax.learner.rows import RowFit, choose_shape, row_lengths, rows_at_once
 from gigpo_jax.learner.samples import Sample
 
 FIT = RowFit(unit=1, places=2048)

@@ -22,8 +22,9 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import step_samples, training_samples
+from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.action_spans import ActionSpans
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.spans import action_masks
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task, anchor_hash
-from gigpo_jax.learner.dealing import deal_groups, deal_segments
+from gigpo_jax.learner.dealing import deal_segments
+from gigpo_jax.learner.group_dealing import deal_groups
 from gigpo_jax.learner.packing import (
     StepBatch,
     make_minibatches,

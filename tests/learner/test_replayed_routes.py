@@ -19,9 +19,9 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.routes import chosen_experts
 from gigpo_jax.policy import Policy, check_shape, forward_function
+from gigpo_jax.rl.imitation_update import make_sft_update
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import init_state
-from gigpo_jax.rl.update import make_sft_update
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.learner.test_learner_updates import learn_steps, make_config, make_trajectories
 from tests.models.shapes import random_params

@@ -16,12 +16,8 @@ from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.signals.policy_scores import PolicyScores
-from gigpo_jax.learner.signals.table import (
-    all_signals,
-    batch_fields,
-    needed_signals,
-    signal_bytes,
-)
+from gigpo_jax.learner.signals.saved import all_signals
+from gigpo_jax.learner.signals.table import batch_fields, needed_signals, signal_bytes
 from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations
 from gigpo_jax.methods.hcapo.episode_ends import EpisodeEnds
 from gigpo_jax.methods.hiper.plan_critic import PlanCritic

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.text_critic.critic import remaining_returns

@@ -9,7 +9,8 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.learner.samples import episode_weights, step_samples, training_samples
+from gigpo_jax.learner.loss_weights import episode_weights
+from gigpo_jax.learner.samples import step_samples, training_samples
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rl.algorithms import find_algorithm, make_advantages
 from gigpo_jax.trajectory import Past, Step, StepCredit, Trajectory, finished_steps

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gigpo_jax.learner.loss_weights import episode_weights
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.learner.samples import Sample, episode_weights
+from gigpo_jax.learner.samples import Sample
 from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_denominator, policy_loss
 from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch

@@ -13,7 +13,7 @@ import pytest
 
 from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
 from gigpo_jax.rl.optimizer import make_optimizer
-from gigpo_jax.rl.ratios import response_numbers
+from gigpo_jax.rl.response_ratios import response_numbers
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_logprobs, make_update

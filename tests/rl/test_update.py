@@ -15,11 +15,12 @@ import pytest
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
+from gigpo_jax.rl.imitation_update import make_sft_update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import Optimizer, make_optimizer, scheduled_rates
 from gigpo_jax.rl.train_step import TrainState, init_state
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import make_logprobs, make_sft_update, make_update
+from gigpo_jax.rl.update import make_logprobs, make_update
 
 CONFIG = decoder.DecoderConfig(97, 32, 64, 2, 4, 2, 8)
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from gigpo_jax.engines.jax.chunk_programs import copy_prefix_chunks, run_prefill_chunks
 from gigpo_jax.engines.jax.prefixes import Prefill
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.jax.prompts import MakeImageRows
@@ -99,7 +100,7 @@ class ChunkReader:
         chunks = np.full((self._partitions, COPIES, 3), (0, self._partition_slots, 0), np.int32)
         for rows, copies in zip(chunks, batch, strict=True):
             rows[: len(copies)] = np.reshape(copies, (-1, 3))
-        self._programs.copy_prefix_chunks(chunks.reshape(-1, 3))
+        copy_prefix_chunks(self._programs, chunks.reshape(-1, 3))
 
     def _read_batch(
         self, params: Any, batch: list[list[tuple[Request, int, int]]]
@@ -130,7 +131,7 @@ class ChunkReader:
                 if image_rows:
                     image_rows.write_row(row, request, start, end)
         prompt_batch = PromptBatch(rows, image_rows.inputs if image_rows else None)
-        return self._programs.prefill_chunks(params, prompt_batch), drawing_slots
+        return run_prefill_chunks(self._programs, params, prompt_batch), drawing_slots
 
 
 def _prefill_wave(placed_request: tuple[Prefill, Request]) -> int:

@@ -6,18 +6,37 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gigpo_jax.engines.jax.placement import SLOTS
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.jax.slots import ImageInputs
 from gigpo_jax.engines.request import Request
-from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.vision.images import ImagePatches
-from gigpo_jax.models.vision.vision import Features, pack_images
+from gigpo_jax.models.vision.vision import Features, encode_images, pack_images
 
 PATCH_MULTIPLE = 16  # the number of patches of an image is padded to a multiple of this
 CACHED_IMAGES = 256  # images whose features stay on the host
+
+
+def run_vision_tower(
+    programs: Programs, params: Params, patches: np.ndarray, grid: np.ndarray
+) -> jax.Array:
+    """Runs the vision tower; arguments and result as for `vision.encode_images`."""
+    vision = programs.config.vision
+    assert vision is not None
+
+    def encode_step(params: Any, cache: Any, state: Any, images: Any) -> tuple[Any, Any, jax.Array]:
+        features = encode_images(vision, params["vision"], *images, dtype=programs.dtype)
+        # Cache and slots pass through, so that all programs have one signature. They are
+        # donated: returning them copies nothing.
+        return cache, state, programs.placement.replicate(features)
+
+    name = ("encode", *patches.shape)
+    return programs.run_step(name, encode_step, params, (patches, grid), (SLOTS,))
 
 
 class ImageEncoder:
@@ -82,7 +101,7 @@ class ImageEncoder:
                 longest=padded_patches,
                 values=batch[0].patches.shape[1],
             )
-            encoded = self._programs.encode_images(params, packed.patches, packed.grid)
+            encoded = run_vision_tower(self._programs, params, packed.patches, packed.grid)
             # Copies: a slice would keep the features of the whole batch in memory.
             for row, image in zip(np.asarray(encoded), batch):
                 self._features[image.digest] = row[: math.prod(image.grid)].copy()

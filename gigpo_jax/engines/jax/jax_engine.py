@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
-from gigpo_jax.engines.jax.placement import place_engine
+from gigpo_jax.engines.jax.engine_devices import place_engine
 from gigpo_jax.engines.jax.programs import EngineSettings, Programs, check_leaves, describe_leaves
 from gigpo_jax.engines.jax.prompts import PromptReader
 from gigpo_jax.engines.jax.slot_table import SlotTable
@@ -34,7 +34,6 @@ from gigpo_jax.engines.request import (
     Session,
     Snapshot,
     Weights,
-    check_images,
     check_prompt,
     resolve_requests,
     select_stop_ids,
@@ -153,7 +152,9 @@ class JaxEngine:
             else:
                 self._reader.warmup(self._weights.params)
             if self._keeps_routes:
-                self._programs.read_routes(np.zeros(self._partitions, np.int32))
+                from gigpo_jax.engines.jax.slot_routes import read_routes
+
+                read_routes(self._programs, np.zeros(self._partitions, np.int32))
             # No slot is active on the device yet: the program is compiled, and its loop makes no
             # step.
             self._decode(1)
@@ -285,7 +286,10 @@ class JaxEngine:
         weights = weights or self._newest
         if weights is None:
             raise RuntimeError("the engine has no weights during an update; ask again later")
-        images = check_images(self.config.vision, prompt, images)
+        if images is not None or self.config.vision is not None:
+            from gigpo_jax.engines.prompt_images import check_images
+
+            images = check_images(self.config.vision, prompt, images)
         future = asyncio.get_running_loop().create_future()
         return Request(prompt, params, stop_ids, weights, future, images)
 

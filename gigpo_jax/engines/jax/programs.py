@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.engines.jax import slots as device_code
-from gigpo_jax.engines.jax.placement import SLOTS, Placement, cast_before_gather
+from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, decoding, on_cpu
 from gigpo_jax.models.cache import KVCache, cache_length
@@ -83,6 +83,9 @@ class Programs:
     partitions, one after the other.
 
     Attributes:
+      config: Shape of the model.
+      settings: Shapes of the engine.
+      dtype: Dtype of the computation.
       compile_count: Number of programs compiled so far.
       placement: Devices of the engine's arrays.
       cache: KV cache, on the devices; None before the first call.
@@ -97,13 +100,13 @@ class Programs:
     ) -> None:
         """Stores the shapes; allocates nothing yet."""
         self.compile_count = 0
-        self._settings = settings
-        self._dtype = jnp.dtype(dtype)
+        self.settings = settings
+        self.dtype = jnp.dtype(dtype)
         self.placement = placement
         # XLA's CPU backend copies a bfloat16 array to float32 wherever a part of it is read.
-        bfloat16_on_cpu = placement.device.platform == "cpu" and self._dtype == jnp.bfloat16
-        self._config = replace(config, for_cpu=bfloat16_on_cpu)
-        self._cache_dtype = jnp.dtype(on_cpu.BITS) if bfloat16_on_cpu else self._dtype
+        bfloat16_on_cpu = placement.device.platform == "cpu" and self.dtype == jnp.bfloat16
+        self.config = replace(config, for_cpu=bfloat16_on_cpu)
+        self._cache_dtype = jnp.dtype(on_cpu.BITS) if bfloat16_on_cpu else self.dtype
         self._compiled: dict[Any, Any] = {}
         self.cache: Any = None
         self._state: Any = None
@@ -120,13 +123,13 @@ class Programs:
         changed_indices = []
         for index, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True)):
             is_in_place = not sharding or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
-            if leaf.dtype != self._dtype or not is_in_place:
+            if leaf.dtype != self.dtype or not is_in_place:
                 changed_indices.append(index)
         if changed_indices:
             changed = [leaves[index] for index in changed_indices]
             gathered = self.run_program(
                 ("hand-over",),
-                cast_before_gather(changed, self._dtype),
+                self.placement.cast_before_gather(changed, self.dtype),
                 changed,
                 out_shardings=[shardings[index] for index in changed_indices],
             )
@@ -134,7 +137,7 @@ class Programs:
                 leaves[index] = leaf
         prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
         # After the cast. Kernels are transposed here, so that these layers are always a copy.
-        if self._config.for_cpu:
+        if self.config.for_cpu:
             for stack in {LAYERS, DENSE_LAYERS} & prepared.keys():
                 prepared[stack] = self.run_program(
                     ("layers apart", stack), on_cpu.split_layers, prepared[stack]
@@ -144,97 +147,28 @@ class Programs:
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills prompts and draws their first tokens; see `slots.prefill_prompts`."""
         prefill = functools.partial(decoding.prefill, kernels=self.placement.kernels)
-        function = self._bind(device_code.prefill_prompts, prefill)
-        return self._run_step(
-            ("prefill", "prompts", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
+        function = self.bind_forward(device_code.prefill_prompts, prefill)
+        return self.run_step(
+            ("prefill", "prompts", *leaf_shapes(batch)), function, params, batch, (None, SLOTS)
         )
 
-    def prefill_chunks(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
-        """Prefills chunks of prompts; see `slots.prefill_chunks`."""
-        from gigpo_jax.models.chunks import extend
-
-        function = self._bind(device_code.prefill_chunks, extend)
-        return self._run_step(
-            ("prefill", "chunks", *_leaf_shapes(batch)), function, params, batch, (None, SLOTS)
-        )
-
-    def _bind(self, function: Callable[..., Any], forward: Callable[..., Any], *args: Any) -> Any:
-        """A function of `slots.py` with its forward pass."""
+    def bind_forward(
+        self, function: Callable[..., Any], forward: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Binds a function of the device to its forward pass and further arguments."""
         return functools.partial(
             function,
             self._replicate_logits(forward),
             *args,
-            keeps_entropies=self._settings.keeps_entropies,
+            keeps_entropies=self.settings.keeps_entropies,
         )
-
-    def encode_images(
-        self, params: decoder.Params, patches: np.ndarray, grid: np.ndarray
-    ) -> jax.Array:
-        """Runs the vision tower; arguments and result as for `vision.encode_images`."""
-        vision = self._config.vision
-        dtype = self._dtype
-        assert vision is not None
-
-        def encode_step(
-            params: Any, cache: Any, state: Any, images: Any
-        ) -> tuple[Any, Any, jax.Array]:
-            from gigpo_jax.models.vision.vision import encode_images
-
-            features = encode_images(vision, params["vision"], *images, dtype=dtype)
-            # Cache and slots pass through, so that all programs have one signature. They are
-            # donated: returning them copies nothing.
-            return cache, state, self.placement.replicate(features)
-
-        return self._run_step(
-            ("encode", *patches.shape), encode_step, params, (patches, grid), (SLOTS,)
-        )
-
-    def copy_prefix_chunks(self, chunks: np.ndarray) -> None:
-        """Copies chunks of the cache from slot to slot.
-
-        Args:
-          chunks: [partitions * N, 3] i32: source slot, target slot (S: nothing is copied), first
-            index.
-        """
-        length = self._settings.prefill_chunk
-
-        def copy_step(
-            _params: Any, cache: Any, state: Any, chunks: jax.Array
-        ) -> tuple[Any, Any, jax.Array]:
-            from gigpo_jax.models.chunk_cache import copy_chunks
-
-            sources, targets, starts = chunks.T
-            # A step must return a result. This one is small, and nobody reads it.
-            return copy_chunks(cache, sources, targets, starts, length), state, sources
-
-        # Without parameters: a copy reads no weights.
-        self._run_step(("copy", len(chunks)), copy_step, {}, chunks, (SLOTS,))
-
-    def read_routes(self, slots: np.ndarray) -> jax.Array:
-        """Reads the experts of the tokens of slots.
-
-        Args:
-          slots: [partitions] i32, one slot of each partition.
-
-        Returns:
-          [partitions, C, R], R = L' k: k experts for each layer that has any.
-        """
-
-        def read_step(
-            _params: Any, cache: Any, state: Any, slots: jax.Array
-        ) -> tuple[Any, Any, jax.Array]:
-            from gigpo_jax.models.routes import merge_routes
-
-            return cache, state, merge_routes(cache.routes[:, slots, 0])
-
-        return self._run_step(("routes",), read_step, {}, slots, (SLOTS,))
 
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
         """Draws tokens for all active slots; see `slots.decode_tokens`."""
-        steps = self._settings.decode_steps
+        steps = self.settings.decode_steps
         decode = functools.partial(decoding.decode, kernels=self.placement.kernels)
-        function = self._bind(device_code.decode_tokens, decode, steps)
-        return self._run_step(("decode",), function, params, control, (None, None, SLOTS))
+        function = self.bind_forward(device_code.decode_tokens, decode, steps)
+        return self.run_step(("decode",), function, params, control, (None, None, SLOTS))
 
     def reset(self) -> None:
         """Drops cache and slots after a failure or at the end; the next call makes new ones."""
@@ -274,15 +208,15 @@ class Programs:
         All of these devices then draw the same tokens.
         """
 
-        experts = self.placement.experts(self._config.experts)
+        experts = self.placement.experts(self.config.experts)
 
         def forward(*args: Any) -> tuple[jax.Array, Any]:
-            logits, cache = function(self._config, *args, experts=experts)
+            logits, cache = function(self.config, *args, experts=experts)
             return self.placement.replicate(logits), cache
 
         return forward
 
-    def _run_step(
+    def run_step(
         self,
         name: tuple[Any, ...],
         function: Callable[..., Any],
@@ -292,9 +226,9 @@ class Programs:
     ) -> jax.Array:
         """Runs a function of (params, cache, slots, message), and keeps its cache and slots."""
         placement = self.placement
-        entries = placement.cache_sharding(self._config.num_kv_heads)
+        entries = placement.cache_sharding(self.config.num_kv_heads)
         cache_shardings = KVCache(entries, entries)
-        if self._settings.keeps_routes:
+        if self.settings.keeps_routes:
             cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
         state_shardings = (cache_shardings, placement.sharding(SLOTS))
         # On the first call and after `reset`. The whole cache need not fit one device: by the
@@ -317,15 +251,15 @@ class Programs:
         return result
 
     def _create_state(self) -> tuple[Any, Any]:
-        slots = self._settings.slots
+        slots = self.settings.slots
         cache = decoding.init_cache(
-            self._config,
+            self.config,
             slots,
-            self._settings.capacity,
+            self.settings.capacity,
             self._cache_dtype,
-            keeps_routes=self._settings.keeps_routes,
+            keeps_routes=self.settings.keeps_routes,
         )
-        has_vision = self._config.vision is not None
+        has_vision = self.config.vision is not None
         return cache, device_code.init_slots(slots, shifted=has_vision)
 
 
@@ -347,5 +281,6 @@ def check_leaves(expected: dict[str, str], params: decoder.Params, version: int)
             )
 
 
-def _leaf_shapes(batch: PromptBatch) -> tuple[tuple[int, ...], ...]:
+def leaf_shapes(batch: PromptBatch) -> tuple[tuple[int, ...], ...]:
+    """Returns the shapes of the arrays of a batch."""
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))

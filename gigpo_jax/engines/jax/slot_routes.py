@@ -2,14 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+import jax
 import numpy as np
 
 from gigpo_jax.engines.base import Completion
+from gigpo_jax.engines.jax.placement import SLOTS
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.request import Request
+from gigpo_jax.models.routes import merge_routes
 
 EndedResponse = tuple[int, Request, Completion]  # of a slot
+
+
+def read_routes(programs: Programs, slots: np.ndarray) -> jax.Array:
+    """Reads the experts of the tokens of slots.
+
+    Args:
+      programs: Programs of the engine.
+      slots: [partitions] i32, one slot of each partition.
+
+    Returns:
+      [partitions, C, R], R = L' k: k experts for each layer that has any.
+    """
+
+    def read_step(
+        _params: Any, cache: Any, state: Any, slots: jax.Array
+    ) -> tuple[Any, Any, jax.Array]:
+        return cache, state, merge_routes(cache.routes[:, slots, 0])
+
+    return programs.run_step(("routes",), read_step, {}, slots, (SLOTS,))
 
 
 def read_slot_routes(
@@ -25,7 +48,7 @@ def read_slot_routes(
     while any(remaining):
         batch = [responses.pop() if responses else None for responses in remaining]
         batch_slots = [response[0] % partition_slots if response else 0 for response in batch]
-        calls.append((batch, programs.read_routes(np.array(batch_slots, np.int32))))
+        calls.append((batch, read_routes(programs, np.array(batch_slots, np.int32))))
     completed = []
     for batch, routes in calls:
         for response, slot_routes in zip(batch, np.asarray(routes), strict=True):

@@ -81,7 +81,7 @@ class PromptBatch:
     """Prompts, or chunks of prompts, that one device call prefills.
 
     Attributes:
-      rows: [B, columns] i32; see `prefill_prompts` and `prefill_chunks`.
+      rows: [B, columns] i32; see `prefill_prompts` and `chunk_programs.prefill_chunks`.
       images: the images of these rows; None for a text-only model.
     """
 
@@ -207,54 +207,6 @@ def _stack_draws(token: jax.Array, scores: Sequence[jax.Array], keeps_entropies:
     kept_scores = scores[: 1 + keeps_entropies]
     bits = [jax.lax.bitcast_convert_type(score, jnp.int32) for score in kept_scores]
     return jnp.stack([token, *bits])
-
-
-def prefill_chunks(
-    prefill: Forward,
-    params: Any,
-    cache: Any,
-    state: SlotState,
-    batch: PromptBatch,
-    *,
-    keeps_entropies: bool = False,
-) -> tuple[Any, SlotState, jax.Array]:
-    """Prefills a chunk of a prompt in each row; only a last chunk draws a token.
-
-    Args:
-      prefill: Forward pass (params, cache, tokens [B, T], lengths [B], slots [B], starts [B]) ->
-        (last-token logits [B, V], cache). With images it also takes positions [3, B, T] and
-        features.
-      params: Parameters of the model.
-      cache: KV cache of the model.
-      state: State of the slots.
-      batch: Rows [B, 2 + SETTINGS + STOP_IDS + T]. The two first columns are the slot of the chunk
-        (S: the row is dropped) and its first index in the prompt. Then follows a row as for
-        `prefill_prompts` with the prompt's length up to the chunk's end; a row whose slot there is
-        S draws no token.
-      keeps_entropies: Whether the result has entropies.
-
-    Returns:
-      The result of `prefill_prompts`.
-    """
-    slot = batch.rows[:, 0]
-    start = batch.rows[:, 1]
-
-    def prefill_chunk(
-        params: Any,
-        cache: Any,
-        tokens: jax.Array,
-        lengths: jax.Array,
-        _drawing_slots: jax.Array,
-        *images: Any,
-    ) -> tuple[jax.Array, Any]:
-        # `prefill_prompts` names the slots that draw, and lengths from the start of the prompt.
-        # Keys and values go to the slot of the chunk, and its own length starts at `start`.
-        return prefill(params, cache, tokens, lengths - start, slot, start, *images)
-
-    prompts = replace(batch, rows=batch.rows[:, 2:])
-    return prefill_prompts(
-        prefill_chunk, params, cache, state, prompts, keeps_entropies=keeps_entropies
-    )
 
 
 def decode_tokens(

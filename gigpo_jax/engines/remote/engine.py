@@ -35,7 +35,7 @@ from gigpo_jax.engines.remote.protocol import (
 from gigpo_jax.engines.remote.server import PushedWeights, Server, open_socket
 from gigpo_jax.engines.remote.servers import Say, ServerPool
 from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
-from gigpo_jax.engines.request import check_images, check_prompt, select_stop_ids
+from gigpo_jax.engines.request import check_prompt, select_stop_ids
 from gigpo_jax.engines.stopping import StopStrings
 from gigpo_jax.engines.vllm.launch import ServerProcess
 from gigpo_jax.engines.vllm.worker.extension import architecture, describe_vision
@@ -209,7 +209,10 @@ class RemoteEngine:
             max_prompt=max_length,
             vocab_size=self.config.vocab_size,
         )
-        images = check_images(self.config.vision, prompt, images)
+        if images is not None or self.config.vision is not None:
+            from gigpo_jax.engines.prompt_images import check_images
+
+            images = check_images(self.config.vision, prompt, images)
         stop_ids = select_stop_ids(params, self._stops)
         body = self._settings.make_request(prompt, params, stop_ids, images)
         # Runs in the client's loop. `wrap_future` passes on a cancellation, so that a caller that

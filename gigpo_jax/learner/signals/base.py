@@ -1,9 +1,7 @@
-"""The interface of an optional signal, and the steps that signals read."""
+"""The interface of an optional signal."""
 
-import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -13,66 +11,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.learner.finite import FiniteCheck
-from gigpo_jax.learner.samples import Sample, step_samples
-from gigpo_jax.learner.token_logprobs import Score, TokenLogprobs
+from gigpo_jax.learner.scored_steps import CreditedSteps, ScoredSteps
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, shares_prefixes
 from gigpo_jax.rl.train_step import Metrics
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.trajectory import Step, StepCredit
-
-
-class ScoredSteps:
-    """Steps of this host, their samples, and their scores under the policy before the updates.
-
-    Attributes:
-      steps: steps as from `trajectory.finished_steps`.
-      samples: one sample a step, without advantages.
-      policy: trained and frozen parameters of the policy.
-      score: function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
-    """
-
-    def __init__(self, steps: Sequence[Step], policy: tuple[Any, Any], score: Score) -> None:
-        """Builds the samples; scores nothing yet."""
-        self.steps = steps
-        self.samples = step_samples(steps)
-        self.policy = policy
-        self.score = score
-
-    # Once: several signals and saved rollouts read it, and it costs a forward pass.
-    @cached_property
-    def token_logprobs(self) -> TokenLogprobs:
-        """The policy's scores of the responses, computed once; all hosts read them together."""
-        return self.score_samples(self.samples)
-
-    def score_samples(self, samples: Sequence[Sample]) -> TokenLogprobs:
-        """Scores other samples under the policy; all hosts call this together."""
-        trained, frozen = self.policy
-        return self.score(trained, frozen, samples)
-
-    def with_steps(self, steps: Sequence[Step]) -> "ScoredSteps":
-        """The same samples and scores beside steps with other rewards."""
-        # A shallow copy has the cached scores too: rewards do not change what the policy said.
-        changed = copy.copy(self)
-        changed.steps = steps
-        return changed
-
-
-@dataclass(frozen=True, eq=False)
-class CreditedSteps:
-    """Steps with their advantages, before they become training samples.
-
-    Attributes:
-      scored: the steps and their samples.
-      columns: the columns that signals computed, [N, ...] each.
-      credit: advantages of the steps.
-      iteration: index of the iteration, from 0.
-    """
-
-    scored: ScoredSteps
-    columns: Mapping[str, np.ndarray]
-    credit: StepCredit
-    iteration: int
+from gigpo_jax.trajectory import Step
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from gigpo_jax.learner.critic_model import (
 )
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.samples import Sample
+from gigpo_jax.learner.scored_steps import CreditedSteps, ScoredSteps
 from gigpo_jax.learner.signals.base import (
-    CreditedSteps,
-    ScoredSteps,
     Signal,
     SignalProgram,
     shape_scored_batch,

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 
 
 class PolicyScores(Signal):

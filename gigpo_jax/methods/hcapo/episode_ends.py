@@ -18,7 +18,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.hindsight import hindsight_prompt
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy

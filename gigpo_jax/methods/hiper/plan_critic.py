@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import CreditedSteps
+from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.critic import Critic, ReadValues
 from gigpo_jax.methods.hiper.advantages import PLAN_VALUES
 from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
 from gigpo_jax.learner.objective import action_tags
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader
 from gigpo_jax.methods.hiper.subgoals import SUBGOAL, SubgoalResponse, read_subgoal
 from gigpo_jax.policy import Policy

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.base import Signal
 
 
 class ClipScales(Signal):

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.requirements import require
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column

@@ -18,7 +18,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.learner.critic_model import image_settings
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal, SignalProgram, shape_scored_batch
+from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.base import Signal, SignalProgram, shape_scored_batch
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
 from gigpo_jax.methods.opd import is_served
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count

@@ -19,7 +19,8 @@ from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.samples import join_continuations
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.opd import is_served
 from gigpo_jax.policy import Policy
 from gigpo_jax.run import report

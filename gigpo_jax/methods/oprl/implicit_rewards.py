@@ -29,13 +29,8 @@ from gigpo_jax.devices.mesh import replicated, with_shardings
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.rows import row_settings
-from gigpo_jax.learner.signals.base import (
-    ScoredSteps,
-    Signal,
-    SignalProgram,
-    shape_scored_batch,
-    unscored_batch,
-)
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal, SignalProgram, shape_scored_batch, unscored_batch
 from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings

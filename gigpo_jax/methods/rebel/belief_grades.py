@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.types import anchor_hash
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.rebel.beliefs import BELIEF
 from gigpo_jax.methods.rebel.episode_part import GRADE
 from gigpo_jax.policy import Policy

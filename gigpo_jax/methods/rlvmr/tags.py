@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.conversations import CHAT
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
 from gigpo_jax.trajectory import Step, Turn

@@ -20,7 +20,8 @@ from gigpo_jax.devices.memory import trained_bytes
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import CreditedSteps, Signal
+from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.hindsight import hindsight_prompt
 from gigpo_jax.methods.serl.advantages import NO_HINDSIGHT
 from gigpo_jax.methods.serl.hindsight import Hindsight

@@ -4,7 +4,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.rl.types import Column
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER
 from gigpo_jax.methods.strata.plan import STRATEGY
 from gigpo_jax.policy import Policy

@@ -29,7 +29,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_rows
 from gigpo_jax.env_bridge.types import anchor_hash
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.newest import newest_record

@@ -17,13 +17,10 @@ from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
-from gigpo_jax.learner.signals.table import (
-    compute_columns,
-    gradable_columns,
-    load_signals,
-    signal_bytes,
-)
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
+from gigpo_jax.learner.signals.saved import gradable_columns, load_signals
+from gigpo_jax.learner.signals.table import compute_columns, signal_bytes
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.policy import Policy

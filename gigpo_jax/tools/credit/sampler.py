@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.learner.signals.base import ScoredSteps, Signal
+from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.table import compute_columns
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment

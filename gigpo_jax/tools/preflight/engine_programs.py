@@ -11,8 +11,10 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import with_shardings
 from gigpo_jax.engines.jax import slots
-from gigpo_jax.engines.jax.images import ImageRows
-from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh, place_engine
+from gigpo_jax.engines.jax.chunk_programs import run_prefill_chunks
+from gigpo_jax.engines.jax.engine_devices import place_engine
+from gigpo_jax.engines.jax.images import ImageRows, run_vision_tower
+from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.learner.expected_tokens import FILL
 from gigpo_jax.models import decoder, lora
@@ -82,12 +84,13 @@ def compile_engine(
         feature_width = shape.vision.feature_parts * shape.hidden_size
         image_inputs = ImageRows(rows, prompt_length, feature_width, settings.dtype).inputs
         patches = np.zeros((rows, images.patches, shape.vision.patch_values), np.uint8)
-        programs.encode_images(weights, patches, np.zeros((rows, 2), np.int32))
-    prefill = programs.prefill_prompts
-    if settings.prefill_chunk:
-        prefill = programs.prefill_chunks
+        run_vision_tower(programs, weights, patches, np.zeros((rows, 2), np.int32))
     # Called like the real programs, on shapes: each call compiles one program and notes it.
-    prefill(weights, slots.PromptBatch(np.zeros((rows, width), np.int32), image_inputs))
+    batch = slots.PromptBatch(np.zeros((rows, width), np.int32), image_inputs)
+    if settings.prefill_chunk:
+        run_prefill_chunks(programs, weights, batch)
+    else:
+        programs.prefill_prompts(weights, batch)
     # Only shapes are compiled, so zeros will do.
     control = np.zeros((placement.partitions + settings.slots,), np.int32)
     programs.decode_tokens(weights, control)

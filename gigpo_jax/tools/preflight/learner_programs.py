@@ -50,7 +50,7 @@ def compile_learner(
         batch = add_image_shapes(batch, shape, round(row_steps * images.number), images.patches)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, arrays.state)
     optimizer = make_config_optimizer(config, train.iterations)
-    update, score = policy_programs(config, shape, mesh, optimizer, shardings)
+    update, score, _ = policy_programs(config, shape, mesh, optimizer, shardings)
     trips = (microbatches,)
 
     iteration = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))

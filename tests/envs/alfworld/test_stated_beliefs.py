@@ -22,7 +22,7 @@ from gigpo_jax.envs.alfworld.expert.stated_beliefs import (
     grade_prediction,
     grade_state,
 )
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
 from gigpo_jax.methods.rebel.beliefs import (
     BELIEF,

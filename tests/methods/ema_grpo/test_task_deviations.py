@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations, _episode_rows
 from gigpo_jax.trajectory import Step, Turn
 

@@ -14,7 +14,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import memory_estimate
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.signals.base import CreditedSteps
+from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.methods.opd.advantages import distillation_advantages
 from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher

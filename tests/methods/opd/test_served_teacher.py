@@ -23,7 +23,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.engines.remote.protocol import ServerFault
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.signals.base import CreditedSteps
+from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
 from gigpo_jax.methods.opd.served_teacher import ServedTeacher
 from gigpo_jax.models.files.weights import load_hf

@@ -12,7 +12,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.signals.base import CreditedSteps
+from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.hindsight import CLOSING, hindsight_prompt
 from gigpo_jax.methods.serl.hindsight import TITLES
 from gigpo_jax.methods.serl.teacher import Teacher

@@ -11,7 +11,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.hiper.subgoals import read_subgoal, subgoal_parser
 from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER, StrategyPart
 from gigpo_jax.methods.strata.strategies import Strategies

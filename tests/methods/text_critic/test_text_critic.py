@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.config import resolve
-from gigpo_jax.learner.signals.base import ScoredSteps
+from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.text_critic import critic as text_critic
 from gigpo_jax.methods.text_critic.critic import (
     TextCritic,

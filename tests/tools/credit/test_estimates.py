@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.learner.signals.table import gradable_columns
+from gigpo_jax.learner.signals.saved import gradable_columns
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer

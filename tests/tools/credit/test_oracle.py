@@ -16,7 +16,7 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import build_prompt
-from gigpo_jax.learner.signals.table import gradable_columns
+from gigpo_jax.learner.signals.saved import gradable_columns
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.episode import EpisodeRunner

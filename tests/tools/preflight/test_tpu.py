@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.mesh import ROWS, experts_on_each_device, make_mesh
+from gigpo_jax.devices.mesh import ROWS, make_mesh
+from gigpo_jax.devices.per_device import experts_on_each_device
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder_config import ExpertConfig

@@ -1,0 +1,110 @@
+"""Rows whose length and number follow the samples (batch.fit_rows)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from gigpo_jax.devices.exchange import local_rows
+
+LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
+# Cost of the config's shape of rows, relative to the best fitted one, up to which it stays: another
+# shape is another program to compile.
+TOLERATED_COST = 1.25
+# Tokens of a row whose attention costs as much as the other layers; 7 to 14 times the usual widths.
+ATTENTION_LENGTH = 8192
+CPU_PLACES = 2048  # tokens of a microbatch on CPUs; with more they are not faster
+
+
+class RowFit(NamedTuple):
+    """Limits of rows whose shape follows the samples.
+
+    Attributes:
+      unit: the number of rows of a host is this number times a power of two.
+      places: largest number of tokens of a host's microbatch, padding included.
+    """
+
+    unit: int
+    places: int
+
+
+def row_lengths(longest: int, row_length: int) -> list[int]:
+    """Returns the row lengths to choose from, each at least the length of the longest segment.
+
+    They fall from `row_length` by a factor of 2^(1/4) each.
+    """
+    lengths = [row_length]
+    steps = 1
+    while True:
+        length = row_length * 2 ** (-steps / 4)
+        length = -(-math.ceil(length) // LENGTH_UNIT) * LENGTH_UNIT
+        if length < longest:
+            return lengths
+        if length < lengths[-1]:
+            lengths.append(length)
+        if length == LENGTH_UNIT:
+            return lengths
+        steps += 1
+
+
+def rows_at_once(fit: RowFit, row_length: int, most_rows: int) -> int:
+    """Rows of a microbatch of fitted rows.
+
+    Args:
+      fit: limits.
+      row_length: T.
+      most_rows: rows of the fullest minibatch.
+    """
+    rows = fit.unit
+    while rows < most_rows and 2 * rows * row_length <= fit.places:
+        rows *= 2
+    return rows
+
+
+def make_fit(config: ConfigDict, mesh: Mesh) -> RowFit:
+    """The limits of a config's rows."""
+    places = local_rows(mesh, config.batch.rows) * config.batch.row_length
+    if mesh.devices.flat[0].platform == "cpu":
+        places = min(places, CPU_PLACES)
+    return RowFit(local_rows(mesh, mesh.shape["data"] * mesh.shape["fsdp"]), places)
+
+
+def choose_rows(
+    fit: RowFit, rows: int, lengths: Sequence[int], row_counts: np.ndarray
+) -> tuple[int, int]:
+    """Chooses the packing whose rows cost least.
+
+    Args:
+      fit: limits.
+      rows: B of the config.
+      lengths: T of each packing, of the config first.
+      row_counts: [packings, minibatches] i, rows of the fullest host.
+
+    Returns:
+      Index of the packing, and B for it.
+    """
+    shapes = [(lengths[0], rows)]
+    for length, counts in zip(lengths[1:], row_counts[1:], strict=True):
+        shapes.append((length, rows_at_once(fit, length, int(counts.max()))))
+    chosen = choose_shape(shapes, row_counts)
+    return chosen, shapes[chosen][1]
+
+
+def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
+    """Chooses the cheapest shape of rows.
+
+    Args:
+      shapes: (T, B) of each shape, the shape of the config first.
+      counts: [shapes, minibatches] i, rows of the minibatches in each shape.
+
+    Returns:
+      Index of the shape.
+    """
+    lengths, rows = np.array(shapes).T
+    places = -(-counts // rows[:, None]) * (rows * lengths)[:, None]
+    costs = places.sum(1) * (1 + lengths / ATTENTION_LENGTH)
+    best = int(np.argmin(costs))
+    return best if costs[0] > TOLERATED_COST * costs[best] else 0
