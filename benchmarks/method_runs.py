@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.results import find_campaign
-from gigpo_jax.run.records import read_records
+from gigpo_jax.run.saved_runs import read_records
 from gigpo_jax.tools.compare.runs import Run, read_run
 from gigpo_jax.tools.compare.statistics import (
     MeanEstimate,

@@ -24,7 +24,6 @@ from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run.console import check_open_files, prepare_console
 from gigpo_jax.run.interrupts import Interrupted, raise_interrupted
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.records import find_saved_config
 
 RUN_MODES = ("eval", "serve", "export")  # of a finished run, whose workdir has its config
 
@@ -63,7 +62,8 @@ def _run(argv: list[str]) -> int:
     flags, words = make_parser(mode, epilog).parse_known_args(joined)
     file = flags.config
     if not file and flags.mode in RUN_MODES:
-        file = find_saved_config(flags.workdir)
+        saved_runs = importlib.import_module("gigpo_jax.run.saved_runs")
+        file = saved_runs.find_saved_config(flags.workdir)
     loaded = load_config(file, words)
     # The checks of the config come before devices are taken and before anything is written.
     config = resolve(loaded, trains=flags.mode in ("train", "sft"))

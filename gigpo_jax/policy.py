@@ -13,13 +13,12 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.memory import SignalBytes, check_memory
-from gigpo_jax.devices.mesh import gathered, row_constraint, shard_by_rules
+from gigpo_jax.devices.mesh import gathered, row_constraint, shard_parameters
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
 from gigpo_jax.models.text.tokenizer import (
     Tokenizer,
     check_vocabulary,
@@ -139,11 +138,16 @@ def load_policy(
     hosts = jax.process_count()
     check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)
-    adapter, scale = start_adapter(config, shape, mesh)
+    adapter = None
+    scale = 1.0
     base = ""
-    if adapter is not None:
+    pair_shape = lora_config(config)
+    if pair_shape is not None:
+        from gigpo_jax.devices.adapter import start_adapter
         from gigpo_jax.models.files.checksum import folder_checksum
 
+        adapter = start_adapter(config, shape, mesh, pair_shape)
+        scale = pair_shape.scale
         base = folder_checksum(folder)
     shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
     shape = replace(shape, num_tokens=num_tokens)
@@ -179,24 +183,10 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
                 value="True",
                 fix="leave it out",
             )
-        return
-    settings = config.model.lora
-    # PEFT names single linear layers; in transformers an expert is a slice of an array.
-    targets = [name for name in settings.targets if TARGETS[name] in MLP_LINEARS]
-    if settings.rank and targets:
-        raise InputError(
-            f"experts have no adapters ({', '.join(targets)})",
-            key="config.model.lora.targets",
-            value=repr(tuple(settings.targets)),
-            fix="name linear layers of attention alone: q_proj, k_proj, v_proj, o_proj",
-        )
-    if settings.rank and len(shape.layer_runs) > 1:
-        raise InputError(
-            "adapters need experts in all layers or in none",
-            key="config.model.lora.rank",
-            value=settings.rank,
-            fix="use 0",
-        )
+    elif config.model.lora.rank:
+        from gigpo_jax.devices.adapter import check_expert_adapter
+
+        check_expert_adapter(config, shape)
 
 
 def check_vision(config: ConfigDict, vision: "VisionConfig | None") -> None:
@@ -207,40 +197,6 @@ def check_vision(config: ConfigDict, vision: "VisionConfig | None") -> None:
             value="True",
             fix="leave it out",
         )
-
-
-def start_adapter(
-    config: ConfigDict, shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh
-) -> tuple[Any, float]:
-    """Returns a run's starting adapter and its scale, or None and 1 without `model.lora`.
-
-    The adapter is read from `model.lora.path` or drawn from the seed.
-
-    Raises:
-      InputError: its rank is not low, or the folder that it is read from holds no such adapter.
-    """
-    adapter = lora_config(config)
-    if adapter is None:
-        return None, 1.0
-    if adapter.rank > shape.hidden_size:
-        raise InputError(
-            f"the model is only {shape.hidden_size} wide",
-            key="config.model.lora.rank",
-            value=adapter.rank,
-            fix="use a lower rank, or 0 to train all parameters",
-        )
-    shardings = adapter_shardings(shape, adapter, mesh)
-    if config.model.lora.path:
-        from gigpo_jax.models.files.adapter_file import load_adapter
-
-        pairs = load_adapter(config.model.lora.path, shape, adapter)
-        return jax.device_put(pairs, shardings), adapter.scale
-    from gigpo_jax.models import lora
-
-    # In one program with shardings: no device holds the whole tree.
-    init = jax.jit(lambda key: lora.init_adapter(shape, adapter, key), out_shardings=shardings)
-    # 1: other random numbers than those of `fresh_policy`, which draws from the same seed.
-    return init(jax.random.fold_in(jax.random.key(config.seed), 1)), adapter.scale
 
 
 def lora_config(config: ConfigDict) -> "LoraConfig | None":
@@ -255,23 +211,7 @@ def lora_config(config: ConfigDict) -> "LoraConfig | None":
 
 def param_shardings(shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh) -> Any:
     """Returns the sharding of each parameter by the model's axis names and `mesh.RULES`."""
-    return _shard(mesh, decoder.logical_axes(shape), decoder.abstract_params(shape))
-
-
-def adapter_shardings(
-    shape: decoder.DecoderConfig, adapter: "LoraConfig", mesh: jax.sharding.Mesh
-) -> Any:
-    """Returns the sharding of each array of an adapter: as the outer axes of its kernel."""
-    from gigpo_jax.models import lora
-
-    return _shard(mesh, lora.adapter_axes(shape, adapter), lora.abstract_adapter(shape, adapter))
-
-
-def _shard(mesh: jax.sharding.Mesh, axes: Any, shapes: Any) -> Any:
-    shardings, notes = shard_by_rules(mesh, axes, shapes)
-    for note in notes:
-        logging.warning(note)
-    return shardings
+    return shard_parameters(mesh, decoder.logical_axes(shape), decoder.abstract_params(shape))
 
 
 def trained_shardings(
@@ -281,6 +221,8 @@ def trained_shardings(
     adapter = lora_config(config)
     if adapter is None:
         return param_shardings(shape, mesh)
+    from gigpo_jax.devices.adapter import adapter_shardings
+
     return adapter_shardings(shape, adapter, mesh)
 
 

@@ -8,10 +8,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.memory import (
-    LEARNER,
     NO_SIGNALS,
     largest_estimate,
-    memory_estimate,
     peak,
     runs_on_cpu,
     smallest_device_bytes,
@@ -44,7 +42,7 @@ def engine_tensor(
     hosts = mesh.size // _host_devices(mesh)
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
-    for tensor in _possible_tensors(config, shape, mesh):
+    for tensor in possible_tensors(config, shape, mesh):
         estimate = largest_estimate(
             config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains
         )
@@ -52,27 +50,6 @@ def engine_tensor(
             return tensor
     # None fits: `check_memory` then refuses the run, with the estimate.
     return smallest
-
-
-def server_tensor(
-    config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
-) -> int:
-    """Returns how many devices split an engine server's weights; arguments as for `engine_tensor`.
-
-    A server loads its weights split as the engine reads them, and holds them once.
-    """
-    on_cpu = runs_on_cpu(limit)
-    limit = limit or smallest_device_bytes()
-    config = config.copy_and_resolve_references()
-    possible = _possible_tensors(config, shape, mesh)
-    tensor = config.engine.tensor or mesh.shape["tensor"]
-    # Where none fits, `check_memory` refuses the last one.
-    for tensor in [] if config.engine.tensor else possible:
-        config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
-        estimate = memory_estimate(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
-        if limit is None or peak(config, estimate | dict.fromkeys(LEARNER, 0.0)) <= limit:
-            break
-    return tensor
 
 
 def check_engine(
@@ -97,7 +74,7 @@ def check_engine(
         raise InputError(
             f"must be a multiple of {key}={tensor}", key="config.engine.devices", value=own_devices
         )
-    possible = _possible_tensors(config, shape, mesh)
+    possible = possible_tensors(config, shape, mesh)
     if tensor not in possible:
         fix = "make mesh.tensor smaller"
         if possible:
@@ -141,7 +118,7 @@ def _sends_overlap(config: ConfigDict, mesh: jax.sharding.Mesh) -> bool:
     return shared and config.train.max_staleness > 0
 
 
-def _possible_tensors(
+def possible_tensors(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh
 ) -> list[int]:
     """Returns the numbers of devices of a host that can split an engine's weights, ascending.

@@ -93,8 +93,10 @@ def memory_estimate(
         "activations of the vision tower": 0,
     }
     if shape.vision:
-        estimate["activations of the vision tower"] = _tower_bytes(
-            config, shape.vision, shape.hidden_size, row_count
+        from gigpo_jax.devices.tower_memory import tower_bytes
+
+        estimate["activations of the vision tower"] = tower_bytes(
+            config, shape.vision, shape.hidden_size, row_count, _kept_numbers
         )
     return estimate
 
@@ -259,35 +261,6 @@ def _kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) 
         "dots": 6 * width + experts.count,
         "none": 12 * width + rows * (3 * width + 4 * experts.width),  # about
     }[remat]
-
-
-def _tower_bytes(
-    config: ConfigDict, vision: "VisionConfig", decoder_width: int, row_count: int
-) -> float:
-    """Returns the bytes of the vision tower's activations.
-
-    They are of an update or of a prefill, whichever needs more. A prefill has one layer at a
-    time. Results of layers that are features too are kept as they are, and in the decoder's width.
-    """
-    deep_layers = len(vision.deep_layers)
-
-    def tokens_bytes(tokens: int, layer_numbers: int, dtype: str) -> int:
-        from gigpo_jax.models.vision.vision_config import MERGE
-
-        patch_numbers = layer_numbers + deep_layers * vision.hidden_size
-        # A token of the decoder stands for MERGE x MERGE patches of the tower.
-        numbers = MERGE**2 * patch_numbers + deep_layers * decoder_width
-        return tokens * numbers * jnp.dtype(dtype).itemsize
-
-    layer_numbers = vision.depth * _kept_numbers(config.model.remat, vision)
-    row_tokens = row_count * config.batch.row_length
-    update_bytes = tokens_bytes(row_tokens, layer_numbers, config.model.compute_dtype)
-    prefill_bytes = 0
-    if config.engine.name == "jax":
-        prompt_tokens = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens
-        layer_numbers = _kept_numbers("dots", vision)
-        prefill_bytes = tokens_bytes(prompt_tokens, layer_numbers, config.engine.dtype)
-    return max(update_bytes, prefill_bytes)
 
 
 def peak(config: ConfigDict, estimate: Mapping[str, float]) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -180,6 +181,14 @@ def shard_by_rules(mesh: Mesh, logical_axes: Any, shapes: Any) -> tuple[Any, lis
         return NamedSharding(mesh, P(*spec))
 
     return jax.tree_util.tree_map_with_path(shard, shapes, logical_axes), notes
+
+
+def shard_parameters(mesh: Mesh, logical_axes: Any, shapes: Any) -> Any:
+    """The sharding of every parameter; logs the axes that are replicated."""
+    shardings, notes = shard_by_rules(mesh, logical_axes, shapes)
+    for note in notes:
+        logging.warning(note)
+    return shardings
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

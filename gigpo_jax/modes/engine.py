@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.mesh import learner_mesh
+from gigpo_jax.devices.server_config import server_config
 from gigpo_jax.engines.endpoint.address import check_address
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.remote.weight_store import WeightStore, push_name
@@ -22,11 +23,7 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.policy import Policy, load_policy, lora_config
-from gigpo_jax.rollout.engines import (
-    make_engine,
-    max_length,
-    server_config,
-)
+from gigpo_jax.rollout.engines import make_engine, max_length
 from gigpo_jax.rollout.remote_engines import model_fingerprint
 from gigpo_jax.run import report
 from gigpo_jax.run.interrupts import Interrupted, run_async

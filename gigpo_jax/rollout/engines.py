@@ -1,20 +1,17 @@
 """The engine of a run, as its config describes it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.references import ReferenceTable
-from gigpo_jax.devices.engine_split import server_tensor
-from gigpo_jax.devices.mesh import learner_mesh, split_devices
+from gigpo_jax.devices.mesh import split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
-from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.progress import show_stage
 
@@ -69,33 +66,6 @@ def make_jax_engine(
         # that of a rollout.
         engine.warmup()
     return engine
-
-
-def server_config(
-    config: ConfigDict,
-    shape: DecoderConfig,
-    devices: Sequence[jax.Device] | None = None,
-    limit: int | None = None,
-) -> ConfigDict:
-    """The config of a learner's engine server.
-
-    Args:
-      config: Resolved config.
-      shape: Shape of the model.
-      devices: Devices of the server; None: all of this process.
-      limit: Bytes of one device; None: what the devices report.
-    """
-    config = config.copy_and_resolve_references()
-    # Nothing is trained: weights have the engine's dtype, and no rollout waits for an update.
-    config.engine.name = "jax"
-    config.engine.devices = 0
-    config.train.max_staleness = 0
-    config.model.param_dtype = config.engine.dtype
-    # The weights are loaded in the places that the engine reads them from. Split otherwise, they
-    # would be in memory beside the engine's copy of them, with an adapter all the time.
-    config.mesh.update({"data": -1, "fsdp": 1})
-    config.mesh.tensor = server_tensor(config, shape, learner_mesh(config, devices), limit)
-    return config
 
 
 def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:

@@ -10,7 +10,7 @@ from gigpo_jax.config.command_line import join_flags, load_config
 from gigpo_jax.config.keys import value_of
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.main import main
-from gigpo_jax.run.records import find_saved_config
+from gigpo_jax.run.saved_runs import find_saved_config
 from gigpo_jax.run.workdir import claim_workdir
 
 

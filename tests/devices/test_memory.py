@@ -9,7 +9,7 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.engine_split import check_engine, engine_tensor, server_tensor
+from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.memory import (
     GIB,
     REPLAYED,
@@ -19,6 +19,7 @@ from gigpo_jax.devices.memory import (
     peak,
 )
 from gigpo_jax.devices.mesh import AXES, learner_mesh
+from gigpo_jax.devices.server_config import server_tensor
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models import decoder
 from gigpo_jax.models.published import PUBLISHED

@@ -20,7 +20,7 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.rollout.results import wilson_interval
-from gigpo_jax.run.records import read_records
+from gigpo_jax.run.saved_runs import read_records
 from gigpo_jax.tools.inspect.example import find_example
 
 # (group, member, step) -> advantage, its standard error, and regret or None, as measured by

@@ -14,12 +14,12 @@ from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.memory import ENGINE, REPLAYED, count_older_policies
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
+from gigpo_jax.devices.server_config import server_config
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.policy import check_shape
-from gigpo_jax.rollout.engines import server_config
 from gigpo_jax.rollout.environment import first_observations
 from gigpo_jax.rollout.pictures import check_modality
 from gigpo_jax.tools.preflight import report

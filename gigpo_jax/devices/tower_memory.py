@@ -1,0 +1,40 @@
+"""Memory of the vision tower."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
+
+
+def tower_bytes(
+    config: ConfigDict,
+    vision: VisionConfig,
+    decoder_width: int,
+    row_count: int,
+    kept_numbers: Callable[[str, VisionConfig], int],
+) -> float:
+    """Returns the bytes of the vision tower's activations.
+
+    They are of an update or of a prefill, whichever needs more. A prefill has one layer at a
+    time. Results of layers that are features too are kept as they are, and in the decoder's width.
+    `kept_numbers` gives the numbers that a layer keeps of a patch, for a value of `model.remat`.
+    """
+    deep_layers = len(vision.deep_layers)
+
+    def tokens_bytes(tokens: int, layer_numbers: int, dtype: str) -> int:
+        patch_numbers = layer_numbers + deep_layers * vision.hidden_size
+        # A token of the decoder stands for MERGE x MERGE patches of the tower.
+        numbers = MERGE**2 * patch_numbers + deep_layers * decoder_width
+        return tokens * numbers * jnp.dtype(dtype).itemsize
+
+    layer_numbers = vision.depth * kept_numbers(config.model.remat, vision)
+    row_tokens = row_count * config.batch.row_length
+    update_bytes = tokens_bytes(row_tokens, layer_numbers, config.model.compute_dtype)
+    prefill_bytes = 0
+    if config.engine.name == "jax":
+        prompt_tokens = max(config.engine.prefill_rows) * config.sampling.max_prompt_tokens
+        layer_numbers = kept_numbers("dots", vision)
+        prefill_bytes = tokens_bytes(prompt_tokens, layer_numbers, config.engine.dtype)
+    return max(update_bytes, prefill_bytes)
