@@ -112,14 +112,7 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
             value=repr(path),
             fix="name a model with the policy's tokenizer",
         )
-    # Images are cut into patches once, for the policy; its critic reads the same patches.
-    if image_settings(own_shape) != image_settings(shape):
-        raise InputError(
-            "its vision tower, image token or bounds of image sizes are not those of the policy",
-            key="config.critic.path",
-            value=repr(path),
-            fix="name a model that reads images as the policy does",
-        )
+    check_images(own_shape, shape, key="config.critic.path", value=repr(path))
     if own_shape.value_head not in (0, count):
         raise InputError(
             f"a critic of {own_shape.value_head} value(s) a token, {config.rl.algorithm} needs "
@@ -136,7 +129,25 @@ def value_count(config: ConfigDict) -> int:
     return config_algorithm(config).critic_values
 
 
-def image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:
+def check_images(
+    own_shape: decoder.DecoderConfig, shape: decoder.DecoderConfig, *, key: str, value: str
+) -> None:
+    """Checks that a model beside the policy, of `shape`, reads images as the policy does.
+
+    Raises:
+      InputError: it does not; `key` and `value` name it.
+    """
+    # Images are cut into patches once, for the policy; the other model reads the same patches.
+    if _image_settings(own_shape) != _image_settings(shape):
+        raise InputError(
+            "its vision tower, image token or bounds of image sizes are not those of the policy",
+            key=key,
+            value=value,
+            fix="name a model that reads images as the policy does",
+        )
+
+
+def _image_settings(shape: decoder.DecoderConfig) -> tuple[int, int, int, int] | None:
     """Returns the settings that the images of a batch depend on; None for a model of text alone."""
     vision = shape.vision
     if vision is None:
