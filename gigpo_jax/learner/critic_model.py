@@ -112,7 +112,7 @@ def critic_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> decoder.De
             value=repr(path),
             fix="name a model with the policy's tokenizer",
         )
-    check_images(own_shape, shape, key="config.critic.path", value=repr(path))
+    check_image_settings(own_shape, shape, key="config.critic.path", value=repr(path))
     if own_shape.value_head not in (0, count):
         raise InputError(
             f"a critic of {own_shape.value_head} value(s) a token, {config.rl.algorithm} needs "
@@ -129,7 +129,7 @@ def value_count(config: ConfigDict) -> int:
     return config_algorithm(config).critic_values
 
 
-def check_images(
+def check_image_settings(
     own_shape: decoder.DecoderConfig, shape: decoder.DecoderConfig, *, key: str, value: str
 ) -> None:
     """Checks that a model beside the policy, of `shape`, reads images as the policy does.

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import with_shardings
-from gigpo_jax.learner.critic_model import check_images
+from gigpo_jax.learner.critic_model import check_image_settings
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.base import Signal, SignalProgram, shape_scored_batch
 from gigpo_jax.learner.token_logprobs import Score, make_token_logprobs
@@ -102,7 +102,7 @@ class FrozenTeacher(Signal):
                 value=path,
                 fix="name a model with the policy's tokenizer",
             )
-        check_images(shape, policy.config, key=KEY, value=path)
+        check_image_settings(shape, policy.config, key=KEY, value=path)
         dtype = jnp.dtype(config.model.compute_dtype)
         shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
         num_tokens = check_vocabulary(policy.tokenizer, shape.vocab_size, folder)
