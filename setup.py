@@ -65,7 +65,7 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11",
-        "scipy>=1.14",
+        "scipy>=1.14",  # as jax needs it; of ours forks, text_critic and gigpo compare import it
         "tensorboard>=2.16",
         "tokenizers>=0.21",
         "tqdm>=4.66",

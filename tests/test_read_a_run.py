@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import runpy
 import subprocess
 import sys
@@ -32,6 +33,12 @@ def test_a_run_imports_few_lines(listing: dict) -> None:
     lines = sum(map(listing["count_lines"], files))
     # Neither a walk that stops early nor a core that grows.
     assert 10_000 < lines <= MOST_LINES, f"{lines} lines in {len(files)} files"
+
+
+def test_a_run_imports_no_scipy(listing: dict) -> None:
+    """Single methods and tools have it."""
+    pattern = re.compile(r"^ *(import|from) scipy", re.MULTILINE)
+    assert [file.name for file in listing["run_files"]() if pattern.search(file.read_text())] == []
 
 
 def test_the_page_lists_the_files_of_a_run(listing: dict) -> None:

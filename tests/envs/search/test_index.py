@@ -198,6 +198,27 @@ def test_the_arrays_are_those_of_bm25s(
     assert [hit.score for hit in hits] == sorted(theirs[theirs > 0].tolist(), reverse=True)
 
 
+def test_bm25s_leaves_the_order_of_equal_scores_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("jax", "jax.lax"):
+        monkeypatch.setitem(sys.modules, name, None)
+    import bm25s
+
+    texts = [f"river{number % 7} town" for number in range(200)]
+    build_index([Document(str(n), text) for n, text in enumerate(texts)], tmp_path / "out")
+    index = open_index(tmp_path / "out")
+    model = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numpy")
+    model.index([extract_terms(text) for text in texts], show_progress=False)
+    equal = 0
+    for first in range(7):
+        hits = index.search([f"river{first}"], 3)[0]
+        assert [int(hit.document.id) for hit in hits] == [first, first + 7, first + 14]
+        rows, _ = model.retrieve([[f"river{first}"]], k=3, show_progress=False)
+        equal += rows[0].tolist() == [first, first + 7, first + 14]
+    assert equal < 7
+
+
 def test_of_a_long_query_the_first_terms_alone_are_scored(tmp_path: Path) -> None:
     words = [f"w{number}" for number in range(MAX_TERMS + 40)]
     build_index([Document(word, word) for word in words], tmp_path / "out")

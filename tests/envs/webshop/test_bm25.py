@@ -1,6 +1,7 @@
 """The search engine against a plain loop over documents, and its one-byte lengths."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -56,6 +57,28 @@ def test_top_50_is_that_of_a_plain_loop(monkeypatch, common):
     queries = [" ".join(rng.choices(WORDS, k=rng.choice((1, 2, 4, 9)))) for _ in range(60)]
     for query in [*queries, "tea", "tea tea teas", "the", "nowhere", ""]:
         assert index.search(query).tolist() == _slow_search(names, texts, query), query
+
+
+def test_the_package_bm25s_ranks_otherwise(monkeypatch):
+    """It computes with lengths as they are, where Lucene has one-byte norms."""
+    for name in ("jax", "jax.lax"):  # bm25s would start it
+        monkeypatch.setitem(sys.modules, name, None)
+    import bm25s
+
+    rng = random.Random(3)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(40, 300))) for _ in range(150)]
+    builder = bm25.IndexBuilder()
+    for number, text in enumerate(texts):
+        builder.add(f"{number:03d}", text)
+    index = bm25.Index(builder.build_arrays())
+    model = bm25s.BM25(k1=0.9, b=0.4, method="lucene", backend="numpy")
+    model.index([analyse_text(text) for text in texts], show_progress=False)
+    equal = 0
+    for query in WORDS[:30]:
+        scores = model.get_scores(analyse_text(query))
+        best = np.lexsort((np.arange(len(texts)), -scores))[:50]
+        equal += index.search(query).tolist() == best.tolist()
+    assert equal == 0
 
 
 def test_too_many_terms_are_refused():

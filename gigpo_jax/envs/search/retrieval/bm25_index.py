@@ -6,6 +6,7 @@ not at all.
 
 The files equal the files of bm25s 0.3, bit for bit. The package itself is not used
 (benchmarks/search_index.py, 20,000 passages, CPU times):
+- gigpo-worlds plays this environment with numpy alone.
 - `import bm25s` imports jax where it is installed and runs an operation, which no setting prevents.
   An environment worker would start in 0.82 s and 90 MB instead of 0.16 s and 20 MB, with 16
   threads, and its backend would take an accelerator.

@@ -2,8 +2,8 @@
 
 Scores are sums of float32 contributions `w - w / (1 + tf / norm)`, w = (count in the query) x idf,
 added in double precision and rounded to float32; ties are ordered by the documents' names. Document
-lengths are Lucene's one-byte norms. The contribution of a term that occurs once in the query is
-stored with its posting.
+lengths are Lucene's one-byte norms; the package bm25s has none and orders documents otherwise. The
+contribution of a term that occurs once in the query is stored with its posting.
 """
 
 import hashlib
