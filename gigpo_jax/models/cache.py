@@ -10,7 +10,8 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from gigpo_jax.models.on_cpu import BITS, from_bits, to_bits
+# Arrays of this dtype hold bfloat16 numbers, and XLA slices them on CPUs without copies.
+BITS = jnp.uint16
 
 
 @jax.tree_util.register_dataclass
@@ -83,6 +84,16 @@ def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
             constrain, in_specs=spec, out_specs=spec, axis_names={*split_axes}, check_vma=False
         )
     return jax.lax.platform_dependent(array, tpu=constrain, default=lambda x: x)
+
+
+def to_bits(x: jax.Array) -> jax.Array:
+    """Reinterprets a bfloat16 array as its bits."""
+    return jax.lax.bitcast_convert_type(x, BITS)
+
+
+def from_bits(x: jax.Array) -> jax.Array:
+    """Reinterprets bits as bfloat16: the inverse of `to_bits`."""
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
 
 
 def to_compute_dtype(array: jax.Array, dtype: Any) -> jax.Array:

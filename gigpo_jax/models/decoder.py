@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models import on_cpu
 from gigpo_jax.models.decoder_config import LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
@@ -304,7 +303,9 @@ def embed_tokens(
 ) -> jax.Array:
     """Embeds tokens: [...] i32 -> [..., D] in `dtype`; None: the parameters'."""
     if config.for_cpu:
-        x = on_cpu.gather_rows(params["embed"], tokens)
+        from gigpo_jax.models.on_cpu import gather_rows
+
+        x = gather_rows(params["embed"], tokens)
     else:
         x = params["embed"][tokens]
     x = x.astype(dtype or x.dtype)
@@ -327,7 +328,9 @@ def score_tokens(config: DecoderConfig, params: Params, hidden: jax.Array) -> ja
     # significant bits.
     matrix = output_embedding(config, params).astype(hidden.dtype)
     if config.for_cpu:
-        scores = on_cpu.multiply_rows(hidden, matrix)
+        from gigpo_jax.models.on_cpu import multiply_rows
+
+        scores = multiply_rows(hidden, matrix)
     else:
         scores = jnp.einsum("...d,vd->...v", hidden, matrix, preferred_element_type=jnp.float32)
     if not config.num_tokens:

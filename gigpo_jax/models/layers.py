@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gigpo_jax.models import on_cpu
-
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {  # names in config.json
     "silu": jax.nn.silu,
     "gelu_pytorch_tanh": functools.partial(jax.nn.gelu, approximate=True),
@@ -60,7 +58,9 @@ class Linear(nnx.Module):
         flat = x.reshape(-1, x.shape[-1])
         kernel = self.kernel[...].astype(x.dtype)
         if self._for_cpu:
-            y = on_cpu.multiply_rows(flat, kernel).astype(x.dtype)
+            from gigpo_jax.models.on_cpu import multiply_rows
+
+            y = multiply_rows(flat, kernel).astype(x.dtype)
         else:
             y = flat @ kernel
         if hasattr(self, "lora_a"):

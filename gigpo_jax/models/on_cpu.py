@@ -10,22 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gigpo_jax.models.cache import from_bits, to_bits
 from gigpo_jax.models.linears import LINEARS
 
-# Arrays of this dtype hold bfloat16 numbers, and XLA slices them without copies.
-BITS = jnp.uint16
-
 FEW_ROWS = 256  # rows of a product
-
-
-def to_bits(x: jax.Array) -> jax.Array:
-    """Reinterprets a bfloat16 array as its bits."""
-    return jax.lax.bitcast_convert_type(x, BITS)
-
-
-def from_bits(x: jax.Array) -> jax.Array:
-    """Reinterprets bits as bfloat16: the inverse of `to_bits`."""
-    return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
 
 
 def gather_rows(table: jax.Array, index: jax.Array) -> jax.Array:

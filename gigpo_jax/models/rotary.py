@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models import on_cpu
 from gigpo_jax.models.decoder_config import DecoderConfig
 
 if TYPE_CHECKING:
@@ -66,7 +65,11 @@ def model_angles(
         # Without a base: no rotation, cosines of 1 and sines of 0.
         places = positions if theta else jnp.zeros_like(positions)
         kind = rotary_angles(places, config.head_dim, theta or 1.0, scaling, axes)
-        angles.append(jax.tree.map(on_cpu.compute_once, kind) if config.for_cpu else kind)
+        angles.append(kind)
+    if config.for_cpu:
+        from gigpo_jax.models.on_cpu import compute_once
+
+        return tuple(jax.tree.map(compute_once, kind) for kind in angles)
     return tuple(angles)
 
 

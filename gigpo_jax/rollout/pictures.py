@@ -40,7 +40,9 @@ def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Calla
         if response is None:
             tokens = tokenizer.encode_chat(text, system=system, **mark)
         else:
-            tokens = tokenizer.encode_continuation(text, response, **mark)
+            from gigpo_jax.models.text.continuation import encode_continuation
+
+            tokens = encode_continuation(tokenizer, text, response, **mark)
         if vision is None:
             return tokens
         from gigpo_jax.models.vision.images import expand_image_tokens, token_grid

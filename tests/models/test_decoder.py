@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import decoder, decoding, on_cpu
-from gigpo_jax.models.cache import KVCache
+from gigpo_jax.models.cache import BITS, KVCache
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT
@@ -194,7 +194,7 @@ def test_default_positions_and_segments_are_one_segment_a_row() -> None:
 def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) -> None:
     atol = 1e-5 if dtype == "float32" else 0.15
     expected = run(*rows([[prompt] for prompt in PROMPTS], 12), dtype=dtype)
-    cache = decoding.init_cache(CONFIG, 4, 16, on_cpu.BITS if for_cpu else dtype)
+    cache = decoding.init_cache(CONFIG, 4, 16, BITS if for_cpu else dtype)
     cache = jax.tree.map(lambda leaf: leaf + 7, cache)  # what a slot held before must not matter
     config = CONFIG
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
@@ -237,7 +237,7 @@ def test_prefill_and_decode_equal_the_full_forward(dtype: str, for_cpu: bool) ->
 def test_on_cpus_the_last_layer_computes_its_mlp_for_last_tokens_alone(read: Callable) -> None:
     config, params = on_cpus(CONFIG, PARAMS)
     length = on_cpu.FEW_ROWS  # of two prompts: a product of many rows
-    cache = decoding.init_cache(CONFIG, 2, length, on_cpu.BITS)
+    cache = decoding.init_cache(CONFIG, 2, length, BITS)
     lowered = jax.jit(functools.partial(read, config)).lower(
         params, cache, jnp.zeros((2, length), jnp.int32), jnp.full(2, length), jnp.arange(2)
     )
@@ -258,7 +258,7 @@ def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu:
     expected = decoder.logits(config, params, tokens)[:, 11]
     if for_cpu:
         config, params = on_cpus(config, params)
-    cache = decoding.init_cache(config, 1, 16, on_cpu.BITS if for_cpu else jnp.float32)
+    cache = decoding.init_cache(config, 1, 16, BITS if for_cpu else jnp.float32)
     _, cache = decoding.prefill(
         config, params, cache, tokens[:, :11], np.array([11]), np.array([0])
     )
@@ -278,7 +278,7 @@ def test_on_cpus_a_loop_of_decode_steps_copies_no_embedding() -> None:
         return jax.lax.fori_loop(0, 4, step, (token, cache))
 
     shapes = jax.eval_shape(
-        lambda: (params, decoding.init_cache(config, 1, 16, on_cpu.BITS), jnp.zeros(1, jnp.int32))
+        lambda: (params, decoding.init_cache(config, 1, 16, BITS), jnp.zeros(1, jnp.int32))
     )
     compiled = jax.jit(steps).lower(shapes[0] | {"embed": table}, *shapes[1:]).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < table.size

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from gigpo_jax.models import decoder, decoding, on_cpu
+from gigpo_jax.models import decoder, decoding
+from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Params
 from gigpo_jax.models.decoder_config import ExpertConfig
@@ -211,7 +212,7 @@ def test_cached_equals_uncached_and_the_cache_keeps_the_experts(
     config = SMALL[name]
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), params_of(name))
     cached_config, cached_params = on_cpus(config, params) if for_cpu else (config, params)
-    store = on_cpu.BITS if for_cpu else dtype
+    store = BITS if for_cpu else dtype
     cache = decoding.init_cache(cached_config, 3, 12, store, keeps_routes=True)
     slots = np.array([2, 0])
     read = (6, 3)

@@ -12,7 +12,8 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.models import decoder, decoding, lora, on_cpu
+from gigpo_jax.models import decoder, decoding, lora
+from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
 from gigpo_jax.models.files.hf_config import read_config
@@ -36,7 +37,7 @@ def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, for_cp
     if for_cpu:
         config, params = on_cpus(config, params)
     # Longer than a block of attention over the cache.
-    cache = decoding.init_cache(config, 2, 300, on_cpu.BITS if for_cpu else jnp.float32)
+    cache = decoding.init_cache(config, 2, 300, BITS if for_cpu else jnp.float32)
     slots = np.array([1, 0])
     starts = np.zeros(2, np.int32)
     lengths = np.array([9, 9])

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import decoder, decoding, lora, on_cpu, qwen2_5_vl
+from gigpo_jax.models import decoder, decoding, lora, qwen2_5_vl
+from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
 from tests.models.shapes import SMALL, VL, VL3, on_cpus, random_params
@@ -137,7 +138,7 @@ def test_decoding_and_reading_prompts_equal_merged(for_cpu: bool) -> None:
         config, attached = on_cpus(config, attached)
     lengths = jnp.array([16, 16, 16])
     slots = jnp.arange(3)
-    cache = decoding.init_cache(SHAPE, 3, 20, on_cpu.BITS if for_cpu else jnp.float32)
+    cache = decoding.init_cache(SHAPE, 3, 20, BITS if for_cpu else jnp.float32)
     first, cache = decoding.prefill(config, attached, cache, TOKENS[:, :16], lengths, slots)
     second, _ = decoding.decode(config, attached, cache, TOKENS[:, 16], lengths)
     atol = 0.15 if for_cpu else 2e-5

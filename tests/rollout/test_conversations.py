@@ -14,6 +14,7 @@ from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
@@ -187,4 +188,4 @@ def test_a_template_that_drops_responses_is_refused_in_one_line():
     tokenizer = word_tokenizer(["a"])
     tokenizer._template = SimpleNamespace(render=lambda *_, **__: "no response here")
     with pytest.raises(InputError, match="leaves earlier responses out"):
-        tokenizer.encode_continuation("a", [1])
+        encode_continuation(tokenizer, "a", [1])

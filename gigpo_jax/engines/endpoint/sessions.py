@@ -13,6 +13,7 @@ from gigpo_jax.engines.endpoint.calls import CallIdentity, SessionCall, find_rep
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
 from gigpo_jax.engines.endpoint.tools import chat_digests, read_calls
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.models.text.continuation import encode_behind
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -137,7 +138,7 @@ class EndpointSession:
             return tokenizer.encode(text) if is_chat else tokenizer.encode_plain(text)
         # Encoded anew, the sampled text could give other token ids, and another past for training.
         prefix, prefix_tokens = max(prefixes, key=lambda transcript: len(transcript[0]))
-        return prefix_tokens + tokenizer.encode_behind(prefix_tokens, text[len(prefix) :])
+        return prefix_tokens + encode_behind(tokenizer, prefix_tokens, text[len(prefix) :])
 
     def record_call(
         self,

@@ -12,8 +12,8 @@ import numpy as np
 from gigpo_jax.engines.jax import slots as device_code
 from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.engines.jax.slots import PromptBatch
-from gigpo_jax.models import decoder, decoding, on_cpu
-from gigpo_jax.models.cache import KVCache, cache_length
+from gigpo_jax.models import decoder, decoding
+from gigpo_jax.models.cache import BITS, KVCache, cache_length
 from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
 
 
@@ -106,7 +106,7 @@ class Programs:
         # XLA's CPU backend copies a bfloat16 array to float32 wherever a part of it is read.
         bfloat16_on_cpu = placement.device.platform == "cpu" and self.dtype == jnp.bfloat16
         self.config = replace(config, for_cpu=bfloat16_on_cpu)
-        self._cache_dtype = jnp.dtype(on_cpu.BITS) if bfloat16_on_cpu else self.dtype
+        self._cache_dtype = jnp.dtype(BITS) if bfloat16_on_cpu else self.dtype
         self._compiled: dict[Any, Any] = {}
         self.cache: Any = None
         self._state: Any = None
@@ -138,9 +138,11 @@ class Programs:
         prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
         # After the cast. Kernels are transposed here, so that these layers are always a copy.
         if self.config.for_cpu:
+            from gigpo_jax.models.on_cpu import split_layers
+
             for stack in {LAYERS, DENSE_LAYERS} & prepared.keys():
                 prepared[stack] = self.run_program(
-                    ("layers apart", stack), on_cpu.split_layers, prepared[stack]
+                    ("layers apart", stack), split_layers, prepared[stack]
                 )
         return prepared
 

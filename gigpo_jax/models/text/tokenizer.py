@@ -4,10 +4,11 @@ Special tokens in a user's text are broken up before encoding: no page and no mo
 example, the end of a turn.
 """
 
+import functools
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
@@ -15,12 +16,14 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.files.json_values import read_token_ids
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
-from gigpo_jax.models.text.token_bytes import TokenBytes
 from gigpo_jax.models.text.tokenizer_files import FILES, read_stop_strings, read_tokenizer_files
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.text.token_bytes import TokenBytes
 
 # Stands for a response while the text after it is rendered. A private character: no tokenizer's
 # template looks for it.
-_RESPONSE_PLACE = "\ue001"
+RESPONSE_PLACE = "\ue001"
 
 
 class Tokenizer:
@@ -31,6 +34,7 @@ class Tokenizer:
       num_rows: rows that an embedding must have; special tokens that are never used need none.
       stop_token_ids: ids that end a response: first the one that the chat template writes after a
         response, then the eos token and the model's other ids.
+      source: name of the tokenizer in error messages.
       opened_text: text that the generation prompt begins every response with, such as "<think>\n";
         "" for most models.
     """
@@ -38,6 +42,7 @@ class Tokenizer:
     vocab_size: int
     num_rows: int
     stop_token_ids: tuple[int, ...]
+    source: str
     opened_text: str
 
     def __init__(
@@ -70,7 +75,7 @@ class Tokenizer:
         """
         self._tokenizer = backend
         self._files = dict(files or {})
-        self._source = source
+        self.source = source
         pad = backend.token_to_id(special_tokens.get("pad_token", ""))
         self.generation = ({} if pad is None else {"pad_token_id": pad}) | dict(generation or {})
         # A saved limit of length would cut or fill up prompts.
@@ -96,7 +101,6 @@ class Tokenizer:
                 fix="leave model.enable_thinking out",
             )
         self._special_pattern = _special_pattern(backend)
-        self._token_bytes = TokenBytes(backend)
         # Base models have a template whose turns end with another token than their texts.
         ends = [
             backend.token_to_id(name)
@@ -132,17 +136,6 @@ class Tokenizer:
         """
         return self._tokenizer.encode(text).ids
 
-    def encode_behind(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Returns the ids of `text` behind tokens that have been sampled.
-
-        SentencePiece tokenizers write a space before a text, but not before a piece of one.
-        """
-        # The token that ended a response, or any text that merges with nothing.
-        before = self.end_text(tokens) or "\n"
-        start = self.encode(before)
-        ids = self.encode(before + text)
-        return ids[len(start) :] if ids[: len(start)] == start else self.encode(text)
-
     def encode_chat(
         self, user_text: str, *, system: str = "", mark: str = "", special: str = ""
     ) -> list[int]:
@@ -155,61 +148,23 @@ class Tokenizer:
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
         """
-        messages = [{"role": "user", "content": self._break_text(user_text, mark, special)}]
+        messages = [{"role": "user", "content": self.break_text(user_text, mark, special)}]
         if system:
-            content = self._break_text(system, mark, special)
+            content = self.break_text(system, mark, special)
             messages.insert(0, {"role": "system", "content": content})
-        return self.encode(self._render(self._template, messages))
-
-    def encode_continuation(
-        self, user_text: str, response: Sequence[int], *, mark: str = "", special: str = ""
-    ) -> list[int]:
-        """Returns the ids between two responses.
-
-        They are what the chat template writes after a response: the end of its turn unless the
-        response has it, the next user message, and the generation prompt. `prompt + response +
-        continuation` is then the next prompt, and no sampled token is encoded again.
-
-        Args:
-          user_text: next user message, as in `encode_chat`.
-          response: ids of the response as they were sampled.
-          mark: text that stands for a special token, as in `encode_chat`.
-          special: special token of an image, as in `encode_chat`.
-
-        Raises:
-          InputError: as `encode_chat`, or the template leaves responses out.
-        """
-        messages = [
-            {"role": "user", "content": "text"},
-            {"role": "assistant", "content": _RESPONSE_PLACE},
-            {"role": "user", "content": self._break_text(user_text, mark, special)},
-        ]
-        text = self._render(self._template, messages)
-        _, place, rest = text.partition(_RESPONSE_PLACE)
-        if not place:
-            raise InputError(
-                "the chat template leaves earlier responses out",
-                key=self._source,
-                fix="use prompts of single steps, such as config.env.prompt=full",
-            )
-        # The response has its own end; a second one would be a turn without words.
-        end = self.end_text(response)
-        closed = rest.lstrip()
-        if end and closed.startswith(end):
-            rest = closed.removeprefix(end)
-        return self.encode_behind(response, rest)
+        return self.encode(self.render(messages))
 
     def _turn_end(self) -> str:
         """Returns the token that the chat template writes after a response; "" if there is none."""
         messages = [
             {"role": "user", "content": "text"},
-            {"role": "assistant", "content": _RESPONSE_PLACE},
+            {"role": "assistant", "content": RESPONSE_PLACE},
         ]
         try:
-            text = self._render(self._template, messages, generation_prompt=False)
+            text = self.render(messages, generation_prompt=False)
         except InputError:  # no template, or one for a single message
             return ""
-        rest = text.partition(_RESPONSE_PLACE)[2].lstrip()
+        rest = text.partition(RESPONSE_PLACE)[2].lstrip()
         tokens = self._tokenizer.get_added_tokens_decoder().values()
         # The longest: one token may begin another.
         return max(
@@ -221,14 +176,14 @@ class Tokenizer:
     def _opened_text(self) -> str:
         """Returns what the generation prompt writes and a response of the history does not have."""
         user = {"role": "user", "content": "text"}
-        response = {"role": "assistant", "content": _RESPONSE_PLACE}
+        response = {"role": "assistant", "content": RESPONSE_PLACE}
         try:
-            prompt = self._render(self._template, [user])
+            prompt = self.render([user])
             # With a message behind it: templates may write an empty thought into the last response.
-            history = self._render(self._template, [user, response, user])
+            history = self.render([user, response, user])
         except InputError:  # no template, or one for a single message
             return ""
-        before, place, _ = history.partition(_RESPONSE_PLACE)
+        before, place, _ = history.partition(RESPONSE_PLACE)
         return prompt[len(before) :] if place and prompt.startswith(before) else ""
 
     def continue_response(self, text: str) -> str:
@@ -249,8 +204,8 @@ class Tokenizer:
             return self.token(int(response[-1])) or ""
         return ""
 
-    def _break_text(self, text: str, mark: str, special: str) -> str:
-        """Breaks up special tokens of a message with marks."""
+    def break_text(self, text: str, mark: str, special: str) -> str:
+        """Breaks up special tokens of a message; marks become `special`, as in `encode_chat`."""
         # Split before special tokens are broken up, so that only those of `special` stay whole.
         pieces = text.split(mark) if mark else [text]
         return special.join(self._break_special(piece) for piece in pieces)
@@ -267,9 +222,8 @@ class Tokenizer:
         Raises:
           InputError: as `encode_chat`.
         """
-        return self._render(
-            self._template, self._break_special(messages), self._break_special(tools)
-        )
+        broken_tools = self._break_special(tools)
+        return self._render(self._template, self._break_special(messages), broken_tools)
 
     def _break_special(self, value: Any) -> Any:
         """Breaks up special tokens in the texts of JSON."""
@@ -286,6 +240,12 @@ class Tokenizer:
             return [self._break_special(inner) for inner in value]
         return value
 
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True
+    ) -> str:
+        """Returns the text of a chat whose messages have no special tokens that they should not."""
+        return self._render(self._template, messages, generation_prompt=generation_prompt)
+
     def _render(
         self,
         template: ChatTemplate | None,
@@ -297,7 +257,7 @@ class Tokenizer:
         if template is None:
             raise InputError(
                 "no chat template",
-                key=self._source,
+                key=self.source,
                 fix="use an instruction-tuned model (…-Instruct)",
             )
         try:
@@ -306,7 +266,7 @@ class Tokenizer:
             reason = " ".join(str(err).split())
             raise InputError(
                 f"the chat template failed ({reason})",
-                key=self._source,
+                key=self.source,
                 fix="use a model with a correct one (chat_template.jinja or tokenizer_config.json)",
             ) from err
 
@@ -328,6 +288,13 @@ class Tokenizer:
         A token of a part of a character has its part. A special token has its name.
         """
         return self._token_bytes(token_id)
+
+    @functools.cached_property
+    def _token_bytes(self) -> "TokenBytes":
+        # Here: few programs ask for bytes.
+        from gigpo_jax.models.text.token_bytes import TokenBytes
+
+        return TokenBytes(self._tokenizer)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the tokenizer's files into a folder, which is made if needed."""

@@ -26,6 +26,7 @@ from gigpo_jax.engines.vllm.server import RELEASES
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.modes import evaluate
 from gigpo_jax.rollout.read_record import read_rollouts
@@ -200,7 +201,7 @@ def test_the_next_step_of_a_conversation_reads_its_beginning_from_the_prefix_cac
         max_length=LONG,
     ) as vllm:
         (response,) = ask(vllm, [first])
-        between = tokenizer.encode_continuation("you see a shelf 2.", response.tokens.tolist())
+        between = encode_continuation(tokenizer, "you see a shelf 2.", response.tokens.tolist())
         second = [*first, *response.tokens.tolist(), *between]
         other = shaken(served.params, 9)
         for params, version, hits in [(served.params, 0, full_blocks), (other, 1, 0)]:

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from tests.models.text.folders import write_tokenizer
 
@@ -36,7 +37,7 @@ def test_plain_texts_begin_with_bos_and_chats_have_one(tmp_path: Path) -> None:
     bos = ours.token_id("<|bot|>")
     assert ours.encode_plain("abc") == theirs("abc").input_ids == [bos, *ours.encode("abc")]
     assert ours.encode_chat("hi").count(bos) == 1
-    assert bos not in ours.encode_continuation("next", ours.encode("go"))
+    assert bos not in encode_continuation(ours, "next", ours.encode("go"))
     without = load_tokenizer(write_tokenizer(tmp_path / "without"))
     assert without.encode_plain("abc") == without.encode("abc")
 
@@ -89,5 +90,5 @@ def test_a_conversation_has_the_tokens_of_the_whole_chat(
     place = next(i for i in range(start, len(whole)) if whole[i : i + 2] == letters) + 2
     end = whole.index(tokenizer.token_id("</s>"), place) + 1
     response = whole[start : end if ended else place]
-    rest = tokenizer.encode_continuation("next one", response)
+    rest = encode_continuation(tokenizer, "next one", response)
     assert prompt + response + rest == whole

@@ -10,6 +10,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
@@ -44,7 +45,7 @@ def test_the_end_of_a_turn_ends_a_response(tokenizer: Tokenizer) -> None:
     turn_end = tokenizer.token_id(END_OF_TURN)
     assert tokenizer.stop_token_ids == (turn_end, tokenizer.token_id(END_OF_TEXT), 7)
     response = [*tokenizer.encode("go"), turn_end]
-    rest = tokenizer.encode_continuation("next", response)
+    rest = encode_continuation(tokenizer, "next", response)
     text = tokenizer.decode([*response, *rest], keep_special=True)
     assert text == "go<|im_end|>\n<|im_start|>user\nnext<|im_end|>\n<|im_start|>assistant\n"
 
@@ -95,7 +96,7 @@ def test_turns_as_gemma_has_them(tmp_path: Path) -> None:
     assert tokenizer.stop_token_ids == (end, tokenizer.token_id("<eos>"))
     prompt = tokenizer.encode_chat("a room", system="be brief")
     response = [*tokenizer.encode("go"), end]
-    rest = tokenizer.encode_continuation("next", response)
+    rest = encode_continuation(tokenizer, "next", response)
     text = tokenizer.decode([*prompt, *response, *rest], keep_special=True)
     assert text == (
         "<start_of_turn>user\nbe brief\n\na room<end_of_turn>\n<start_of_turn>model\n"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.tools.import_gguf.command import main
 
@@ -126,7 +127,7 @@ def test_a_chat_continues_as_a_whole_one(tmp_path):
     ours = load_tokenizer(folder)
     assert ours.stop_token_ids == (2,)
     response = [*ours.encode("go to countertop 1"), 2]
-    ids = ours.encode_chat("look") + response + ours.encode_continuation("a desklamp", response)
+    ids = ours.encode_chat("look") + response + encode_continuation(ours, "a desklamp", response)
     contents = {"user": ("look", "a desklamp"), "assistant": ("go to countertop 1",)}
     messages = [
         {"role": role, "content": contents[role][place]}
