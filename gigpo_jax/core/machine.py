@@ -1,10 +1,8 @@
 """The machine that a program runs on, as far as it decides the last bits of its numbers."""
 
 import hashlib
-import json
 import os
 import platform
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,37 +34,11 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def name_type(machine: Mapping[str, Any]) -> str:
-    """Names the type of a machine of `describe_machine`: what decides the last bits of results."""
-    # Every field may be missing: records of other versions of the package are read as well.
-    packages = machine.get("packages", {})
-    words = [
-        machine.get("cpu", "an unknown CPU"),
-        " ".join(machine.get("instructions", ())),
-        " ".join(machine.get("caches", ())),
-        f"{machine['threads']} threads" if "threads" in machine else "",
-        machine.get("devices", ""),
-        # Only these two compile programs; an update of another package makes no other type.
-        *(f"{name} {packages[name]}" for name in ("jax", "jaxlib") if name in packages),
-    ]
-    return ", ".join(filter(None, words))
-
-
 def fingerprint_cpu() -> str:
     """Returns a short hash of the CPU's model and all its features."""
     fields = _read_cpu()
     text = "\n".join((platform.machine(), _name_cpu(fields), fields.get("flags", "")))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def read_types(folder: Path) -> tuple[str, ...]:
-    """Reads the machine types of the run in `folder`; none if the folder has no record."""
-    try:
-        starts = json.loads((folder / RECORD).read_text(encoding="utf-8"))["starts"]
-        return tuple(dict.fromkeys(name_type(start) for start in starts))
-    # The record is information only. A damaged one must not stop the tool that shows the run.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ()
 
 
 def _count_threads() -> int:

@@ -15,7 +15,6 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
-from gigpo_jax.models.decoder_config import ExpertConfig
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision_config import VisionConfig
@@ -88,12 +87,15 @@ def memory_estimate(
         },
         "older policies": policy_bytes * count_older_policies(config),
         **engine,
-        "activations": _activation_bytes(config, shape, row_count)
-        + (0 if on_cpu else _mask_bytes(config, row_count)),
+        "activations": _activation_bytes(config, shape, row_count),
         "activations of the vision tower": 0,
     }
+    if config.batch.share_prefixes and not config.model.replay_routes and not on_cpu:
+        from gigpo_jax.devices.feature_memory import mask_bytes
+
+        estimate["activations"] += mask_bytes(config, row_count)
     if shape.vision:
-        from gigpo_jax.devices.tower_memory import tower_bytes
+        from gigpo_jax.devices.feature_memory import tower_bytes
 
         estimate["activations of the vision tower"] = tower_bytes(
             config, shape.vision, shape.hidden_size, row_count, _kept_numbers
@@ -220,22 +222,14 @@ def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) 
     return layers + chunk * shape.vocab_size * 4 * 2
 
 
-def _mask_bytes(config: ConfigDict, row_count: int) -> float:
-    """Returns the bytes of masks of trees of texts.
-
-    They are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair. Splash attention has
-    two masks of 1 byte, and a copy of 4.
-    """
-    shares = config.batch.share_prefixes and not config.model.replay_routes
-    return shares * row_count * config.batch.row_length**2 * 6.0
-
-
 def _kept_numbers(remat: str, shape: "DecoderConfig | VisionConfig") -> int:
     """Returns how many numbers a layer keeps for the gradient of one token or patch."""
     width = shape.hidden_size
     inner = shape.intermediate_size
     if isinstance(shape, DecoderConfig) and shape.experts is not None:
-        return _kept_with_experts(remat, shape, shape.experts)
+        from gigpo_jax.devices.feature_memory import kept_with_experts
+
+        return kept_with_experts(remat, shape, shape.experts)
     # A tower does not keep the result of attention.
     attention = shape.num_heads * shape.head_dim if isinstance(shape, DecoderConfig) else 0
     return {
@@ -244,22 +238,6 @@ def _kept_numbers(remat: str, shape: "DecoderConfig | VisionConfig") -> int:
         "attention": width + attention,
         "dots": 6 * width + 2 * inner,
         "none": 12 * width + 4 * inner,  # about
-    }[remat]
-
-
-def _kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) -> int:
-    """Returns the numbers that a layer with experts keeps."""
-    width = shape.hidden_size
-    attention = shape.num_heads * shape.head_dim
-    # Rows of a token that are sent to its experts, with gaps where rows are in blocks.
-    rows = 3 * experts.per_token // 2
-    return {
-        "offload": 0,
-        "full": width,
-        "attention": width + attention,
-        # Products of experts are no plain products: they are computed again.
-        "dots": 6 * width + experts.count,
-        "none": 12 * width + rows * (3 * width + 4 * experts.width),  # about
     }[remat]
 
 

@@ -46,6 +46,10 @@ def resize_columns(columns: StepColumns, size: int) -> StepColumns:
     return jax.tree.map(lambda column: _pad_rows(column[:size], size), columns)
 
 
+def _hash_texts(texts: Sequence[str]) -> np.ndarray:
+    return np.array([anchor_hash(text) for text in texts], np.uint32).reshape(-1, 2)
+
+
 def step_columns(
     steps: Sequence[Step],
     *,
@@ -90,17 +94,10 @@ def step_columns(
         "group": group,
         "anchor": anchor_lanes,
     }
-    if "action" in needs:
-        columns["action"] = _hash_texts([s.turn.action for s in steps])
-    if "next_anchor" in needs:
-        columns["next_anchor"] = _next_step_rows(steps, anchor_lanes)
-    if "past" in needs:
-        columns["past"] = _hash_texts(_list_pasts(steps))
-    for name in ("won", "truncated", "forked"):
-        if name in needs:
-            columns[name] = np.array([getattr(s, name) for s in steps], bool)
-    if "summary" in needs:
-        columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
+    if needs:
+        from gigpo_jax.learner.needed_columns import needed_columns
+
+        columns |= needed_columns(steps, needs, anchor_lanes, _hash_texts)
     columns |= computed
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}
@@ -108,35 +105,6 @@ def step_columns(
     size = bucket(n)  # few sizes, so that few shapes compile
     padded = {name: _pad_rows(column, size) for name, column in columns.items()}
     return collect_columns(**padded, mask=np.arange(size) < n)
-
-
-def _hash_texts(texts: Sequence[str]) -> np.ndarray:
-    return np.array([anchor_hash(text) for text in texts], np.uint32).reshape(-1, 2)
-
-
-def _list_pasts(steps: Sequence[Step]) -> list[str]:
-    """The task's actions before each step, as one text."""
-
-    def join(past: str, actions: Sequence[str]) -> str:
-        # With lengths: an action may contain what would divide it from the next one.
-        return past + "".join(f"{len(action)} {action}" for action in actions)
-
-    pasts = []
-    following: dict[int, str] = {}  # past of each trajectory's next step
-    for step in steps:
-        past = following.get(step.trajectory, join("", step.past_actions))
-        pasts.append(past)
-        following[step.trajectory] = join(past, [step.turn.action])
-    return pasts
-
-
-def _next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
-    """Returns the row of `values` of the next step in each step's episode; zeros at a last step."""
-    rows = {(s.trajectory, s.place): row for row, s in enumerate(steps)}
-    last = len(steps)  # the row of zeros that is appended below
-    next_rows = [rows.get((s.trajectory, s.place + 1), last) for s in steps]
-    zeros = np.zeros_like(values, shape=(1, *values.shape[1:]))
-    return np.concatenate([values, zeros])[next_rows]
 
 
 def _pad_rows(column: np.ndarray, size: int) -> np.ndarray:

@@ -310,21 +310,6 @@ class Steps:
         """Mask of the first row of each trajectory, [N] bool."""
         return self.trajectory == jnp.arange(len(self.valid), dtype=jnp.int32)
 
-    def previous(self, values: Array, default: ArrayLike) -> Array:
-        """Returns the value of the trajectory's previous row, [N]; `default` at the first row."""
-        # The roll brings the last row to row 0. That is the first row of a trajectory,
-        # so it is replaced.
-        first = segments.differs_from_previous(self.trajectory) | ~self.valid
-        return jnp.where(first, default, jnp.roll(values, 1))
-
-    def following(self, values: Array, default: ArrayLike) -> Array:
-        """Returns the value of the trajectory's next row, [N]; `default` at the last row."""
-        # Row n is a last row if row n + 1 starts a trajectory. The roll brings row 0, which
-        # always starts one, behind the last row. Masked rows are last and have the number N, so
-        # they start one too.
-        last = jnp.roll(segments.differs_from_previous(self.trajectory), -1) | ~self.valid
-        return jnp.where(last, default, jnp.roll(values, -1))
-
     def restore(self, values: Array) -> Array:
         """Brings values, [N] or [N, k], into the order of the columns, with 0 where masked."""
         valid = self.valid[:, None] if values.ndim == 2 else self.valid
@@ -355,17 +340,6 @@ def compute_returns(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) ->
     discounted, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
     # A trajectory's number is its first row, whose undiscounted suffix sum is the whole return.
     return Returns(discounted, totals[steps.trajectory], penalty)
-
-
-def average_episodes(steps: Steps) -> Array:
-    """Returns the mean return of a group's episodes, without penalties, [N] f32; 0 where masked."""
-    rows = len(steps.valid)
-    is_first_row = steps.first_rows
-    returns = compute_returns(steps, gamma=1.0, penalty_in="row").episode
-    # One return a trajectory, whatever its length.
-    total = jax.ops.segment_sum(jnp.where(is_first_row, returns, 0.0), steps.group, rows)
-    count = segments.count_members(steps.group, is_first_row)
-    return total[steps.group] / jnp.maximum(count, 1)
 
 
 def order_steps(columns: StepColumns) -> Steps:

@@ -5,7 +5,6 @@ define it. One of your own is `module:NAME` (docs/own_algorithm.md).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any
@@ -68,11 +67,14 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     algorithm = find_entry(name, ALGORITHMS, Algorithm, key="config.rl.algorithm")
     # First the base: its settings are names of the wrapper too.
     if BASE in algorithm.settings:
-        base = settings.get(BASE, algorithm.settings[BASE].default)
-        complaint = algorithm.settings[BASE].complaint(base)
+        from gigpo_jax.rl.wrappers import join_base
+
+        base_name = settings.get(BASE, algorithm.settings[BASE].default)
+        complaint = algorithm.settings[BASE].complaint(base_name)
         if complaint:
-            raise InputError(complaint, key=f"config.rl.settings.{BASE}", value=repr(base))
-        algorithm = _join_base(algorithm, base)
+            raise InputError(complaint, key=f"config.rl.settings.{BASE}", value=repr(base_name))
+        base = find_entry(base_name, ALGORITHMS, Algorithm, key=f"config.rl.settings.{BASE}")
+        algorithm = join_base(algorithm, base, base_name)
     for key, value in settings.items():
         if key not in algorithm.settings:
             near = nearest_names(key, algorithm.settings)
@@ -102,41 +104,6 @@ def check_fixed_point(settings: Mapping[str, Any], gamma: float) -> None:
         key="config.rl.settings.truncation",
         value="'ignore'",
         fix="use gamma below 1, or shrinkage above 0",
-    )
-
-
-def _join_base(wrapper: Algorithm, base_name: str) -> Algorithm:
-    """Joins the fields of a wrapper and its base."""
-    key = "config.rl.settings.base"
-    base = find_entry(base_name, ALGORITHMS, Algorithm, key=key)
-    if BASE in base.settings:
-        fix = "choose another algorithm"
-        raise InputError("a wrapper itself", key=key, value=repr(base_name), fix=fix)
-    # A wrapper changes the total of a step, which the loss would not read.
-    if base.gives_tokens:
-        reason = "has no advantage of steps to change"
-        raise InputError(reason, key=key, value=repr(base_name))
-    # Steps that are in no loss have no advantage to average or to change.
-    if base.fork_choice:
-        raise InputError("leaves steps out of the loss", key=key, value=repr(base_name))
-    if "value" in base.columns and wrapper.critic_values:
-        raise InputError("has a critic of its own", key=key, value=repr(base_name))
-    # The wrapper comes last in each union: where both set something, its value stays.
-    return replace(
-        base,
-        advantages=wrapper.advantages,
-        token_weights=wrapper.token_weights or base.token_weights,
-        token_advantages=wrapper.token_advantages or base.token_advantages,
-        takes_forks=wrapper.takes_forks and base.takes_forks,
-        columns=(*base.columns, *wrapper.columns),
-        signals=tuple(dict.fromkeys((*base.signals, *wrapper.signals))),
-        critic_values=base.critic_values or wrapper.critic_values,
-        changes=wrapper.changes or base.changes,
-        is_graded=wrapper.is_graded and base.is_graded,
-        check=wrapper.check or base.check,
-        settings={**base.settings, **wrapper.settings},
-        fixed={**base.fixed, **wrapper.fixed},
-        defaults={**base.defaults, **wrapper.defaults},
     )
 
 

@@ -27,6 +27,7 @@ from jax.typing import ArrayLike
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Steps, check_columns, order_steps, present_columns
+from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 # A bound for the while loop: it ends also where float32 cannot reach the residual.
@@ -168,7 +169,7 @@ def build_graph(
       pseudo_visits: Number of pseudo-visits of each node; `solve_values` has their outcome.
     """
     # A last row leads to the end. Its roll would read a row of another episode.
-    is_followed = steps.following(steps.valid, False)
+    is_followed = following_values(steps, steps.valid, False)
     width = jnp.where(is_followed, jnp.roll(steps.step, -1) - steps.step, 1)
     # At gamma near 1 a power is wrong in the last digit of gamma^w, which is many of 1 - gamma^w.
     interest = -jnp.expm1(width * jnp.log1p(jnp.float32(gamma) - 1.0))

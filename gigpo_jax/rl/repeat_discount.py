@@ -18,6 +18,7 @@ from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.neighbours import count_earlier, previous_values
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -32,13 +33,13 @@ def repeat_discount(
 
     # The trajectory is a key: only repeats within an episode count.
     action = segments.number_segments(steps.valid, steps.trajectory, *columns.action[steps.order].T)
-    previous_action = steps.previous(action, rows)
+    previous_action = previous_values(steps, action, rows)
     # The first row of an episode has no pair, and N is no action.
     has_previous = previous_action < rows
     action_pair = segments.number_segments(has_previous, action, previous_action)
     # Rows are in the order of steps, so earlier rows are earlier steps.
-    repeats = segments.count_earlier(action)
-    pair_repeats = jnp.where(has_previous, segments.count_earlier(action_pair), 0)
+    repeats = count_earlier(action)
+    pair_repeats = jnp.where(has_previous, count_earlier(action_pair), 0)
     weight = (repeat**repeats + pair**pair_repeats) / 2
 
     total = advantages.total[steps.order]

@@ -150,22 +150,6 @@ def count_members(segment: Array, member: Array) -> Array:
     return total[segment]
 
 
-def count_earlier(segment: Array) -> Array:
-    """Counts for each row the earlier rows of its segment.
-
-    Args:
-      segment: [N] i32.
-
-    Returns:
-      [N] i32.
-    """
-    # Stable: a row's distance to the start of its run is then the number of earlier rows.
-    order = jnp.argsort(segment, stable=True)
-    index = jnp.arange(segment.shape[0], dtype=jnp.int32)
-    start = lax.cummax(jnp.where(differs_from_previous(segment[order]), index, 0))
-    return jnp.zeros_like(index).at[order].set(index - start, unique_indices=True)
-
-
 def compare_values(
     values: Array,
     basis: Array,

@@ -1,6 +1,5 @@
 """What a record says of the machine."""
 
-import json
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.core import machine
+from gigpo_jax.run.machine_types import name_type
 
 CPU = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -30,7 +30,7 @@ def test_the_first_core_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert record["cpu"] == "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz (family 6, model 143)"
     assert record["instructions"] == ["fma", "avx", "avx2", "avx512f", "amx_tile"]
     assert record["packages"]["jax"] == version("jax")
-    name = machine.name_type(record | {"caches": ["L2 2M"], "devices": "1 x cpu"})
+    name = name_type(record | {"caches": ["L2 2M"], "devices": "1 x cpu"})
     packages = f"jax {version('jax')}, jaxlib {version('jaxlib')}"
     instructions = "fma avx avx2 avx512f amx_tile"
     assert name == f"{record['cpu']}, {instructions}, L2 2M, 3 threads, 1 x cpu, {packages}"
@@ -46,16 +46,3 @@ def test_a_system_without_cpuinfo_is_described_too(monkeypatch: pytest.MonkeyPat
     assert record["instructions"] == []
     assert 0 < record["threads"] <= (os.cpu_count() or 1)
     assert machine.fingerprint_cpu()
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"starts": 3}', '{"starts": [1]}', "{}"])
-def test_a_damaged_record_is_no_record(content: str, tmp_path: Path) -> None:
-    assert machine.read_types(tmp_path) == ()
-    (tmp_path / machine.RECORD).write_text(content)
-    assert machine.read_types(tmp_path) == ()
-
-
-def test_types_are_read_in_order_and_once(tmp_path: Path) -> None:
-    starts = [{"done": done, "cpu": cpu} for done, cpu in enumerate(("A", "B", "A"))]
-    (tmp_path / machine.RECORD).write_text(json.dumps({"starts": starts}))
-    assert machine.read_types(tmp_path) == ("A", "B")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gigpo_jax.core.machine import read_types
 from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.run.machine_types import read_types
 
 ITERATIONS = 3
 LOAD = "while True: pass"

@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError, StorageError
 from gigpo_jax.core.files import check_writable
-from gigpo_jax.core.machine import read_types
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.run import workdir as folders
+from gigpo_jax.run.machine_types import read_types
 from gigpo_jax.run.resumed import check_adapter
 from gigpo_jax.run.workdir import claim_workdir, open_workdir
 

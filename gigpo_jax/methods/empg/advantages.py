@@ -17,6 +17,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 
 from gigpo_jax.rl.advantages import Advantages, order_steps
+from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 K_NEXT = 1.0  # factor of the next step's uncertainty, as k of a third party's code
@@ -41,7 +42,7 @@ def empg(
     # 1e-8 is in the formula. With equal entropies h is 0, and every weight 1.
     uncertainty = jnp.where(valid, (entropy - low) / (high - low + 1e-8), 0.0)
     weight = jnp.where(valid, jnp.exp(-k * uncertainty), 0.0)
-    bonus = steps.following(zeta * jnp.exp(-K_NEXT * uncertainty), 0.0)
+    bonus = following_values(steps, zeta * jnp.exp(-K_NEXT * uncertainty), 0.0)
 
     # The weights have the mean 1 for every k: the scale of the advantages stays.
     scaled = advantages.total[steps.order] * weight / (jnp.sum(weight) / count) + bonus

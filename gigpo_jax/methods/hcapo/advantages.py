@@ -23,6 +23,7 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, Normalize, compute_returns, order_steps
 from gigpo_jax.rl.gigpo import gigpo
+from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 TEMPERATURE = 5.0  # divisor of log-probabilities in hindsight, the paper's
@@ -60,7 +61,7 @@ def hcapo(
     steps_left = (last_step - steps.step + 1).astype(jnp.float32)
     value = ratio * jnp.power(jnp.float32(gamma), steps_left) * score
     # A last step has no next one and mixes with itself, which leaves it as it is.
-    value = (1.0 - smooth) * value + smooth * steps.following(value, value)
+    value = (1.0 - smooth) * value + smooth * following_values(steps, value, value)
     value = jnp.where(steps.valid, value, 0.0)
     step_advantage = segments.compare_values(
         value, value, steps.group, steps.valid, normalize=normalize, ddof=ddof, eps=1e-6

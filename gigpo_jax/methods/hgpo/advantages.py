@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
+from gigpo_jax.rl.neighbours import previous_values
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -55,7 +56,7 @@ def hgpo(
         if k > 1:
             # The first rows of an episode have fewer than k anchors: N marks them as no
             # members of the level.
-            previous_segment = steps.previous(segment, rows)
+            previous_segment = previous_values(steps, segment, rows)
             member = previous_segment < rows
             segment = segments.number_segments(member, steps.anchor, previous_segment)
         # The authors' code has ddof 0, whatever the preset says.

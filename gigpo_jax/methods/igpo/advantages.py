@@ -28,6 +28,7 @@ from jax import Array
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, PenaltyIn, Steps, compute_returns, order_steps
+from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -43,7 +44,7 @@ def igpo(
     answer = jnp.where(steps.valid, columns.extra["answer_logprob"][steps.order], 0.0)
     turn, outcome, penalty = _find_turns(steps, penalty_in)
     # A turn earns the rise of the answer's log-probability from its own prompt to the next one.
-    gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
+    gain = jnp.where(turn, following_values(steps, answer, 0.0) - answer, 0.0)
     z = segments.compare_values(
         gain, gain, steps.group, turn, normalize="mean_std", ddof=1, eps=1e-6
     )
@@ -80,7 +81,7 @@ def a2tgpo(
     # Gains are of probabilities here, of log-probabilities in IGPO.
     answer = jnp.where(steps.valid, jnp.exp(columns.extra["answer_logprob"][steps.order]), 0.0)
     turn, outcome, penalty = _find_turns(steps, penalty_in)
-    gain = jnp.where(turn, steps.following(answer, 0.0) - answer, 0.0)
+    gain = jnp.where(turn, following_values(steps, answer, 0.0) - answer, 0.0)
 
     # u: gains compared with the gains of turns with the same index. `compare_values` has no
     # variance with an epsilon inside the root, so the division stands here.
@@ -116,7 +117,7 @@ def _find_turns(steps: Steps, penalty_in: PenaltyIn) -> tuple[Array, Array, Arra
       f32, penalties.
     """
     rows = len(steps.valid)
-    turn = steps.following(steps.valid, False)
+    turn = following_values(steps, steps.valid, False)
     returns = compute_returns(steps, gamma=1.0, penalty_in=penalty_in)
     # Once an episode, not once a turn: long episodes do not weigh more.
     is_first_row = steps.trajectory == jnp.arange(rows, dtype=jnp.int32)

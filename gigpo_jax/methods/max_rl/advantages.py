@@ -11,8 +11,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gigpo_jax.rl.advantages import Advantages, average_episodes, order_steps
+from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.gigpo import gigpo
+from gigpo_jax.rl.neighbours import average_episodes
 from gigpo_jax.rl.types import StepColumns
 
 

@@ -25,6 +25,7 @@ from jax import Array
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, compute_returns, order_steps
 from gigpo_jax.rl.gigpo import gigpo
+from gigpo_jax.rl.neighbours import count_earlier
 from gigpo_jax.rl.types import StepColumns
 
 BEST = 0.5  # share of a strategy's episodes, the best ones, whose mean return is its own
@@ -81,9 +82,7 @@ def strategy_returns(
     order = jnp.argsort(jnp.where(is_episode, -episode_return, jnp.inf), stable=True)
     member = jnp.where(is_episode, strategy, rows)
     rank = (
-        jnp.zeros(rows, jnp.int32)
-        .at[order]
-        .set(segments.count_earlier(member[order]), unique_indices=True)
+        jnp.zeros(rows, jnp.int32).at[order].set(count_earlier(member[order]), unique_indices=True)
     )
     count = segments.count_members(member, is_episode)
     # Less a rounding error: 0.3 of 10 episodes are 3.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, PenaltyIn, compute_returns, order_steps
+from gigpo_jax.rl.neighbours import count_earlier
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -35,7 +36,7 @@ def tree(
     actions = columns.action[steps.order]
     # A set has each action once, so only the first row of an action in its episode adds to the sum.
     action_number = segments.number_segments(steps.valid, steps.trajectory, *actions.T)
-    is_new_action = steps.valid & (segments.count_earlier(action_number) == 0)
+    is_new_action = steps.valid & (count_earlier(action_number) == 0)
 
     # A set is the sum of its members' hashes, modulo 2^32 in each lane: its order does not matter,
     # and a running sum over the rows gives the sets of all steps at once.

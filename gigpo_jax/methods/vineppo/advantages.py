@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.graph import ROUNDING, largest_rewards
+from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 
@@ -45,7 +46,7 @@ def vineppo(columns: StepColumns, **settings: Any) -> Advantages:
     has_value = steps.valid & (count > 0)
     value = jnp.where(has_value, total / jnp.maximum(count, 1), 0.0)
     # The sum over steps without values between telescopes.
-    gain = reward + steps.following(value, 0.0) - value
+    gain = reward + following_values(steps, value, 0.0) - value
     span = segments.number_runs(has_value, steps.valid)
     # A span has the number of its first row.
     first_row = jnp.minimum(span, rows - 1)

@@ -8,14 +8,12 @@ and texts carry no descriptions, and its images need Pillow.
 import contextlib
 import os
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.custom_scalar import metadata as custom_scalars
@@ -33,13 +31,9 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from gigpo_jax.core.files import replace_file
 from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
 from gigpo_jax.run.loggers.loggers import Start
 
-# Bytes of a record: length 8, its checksum 4, the event, its checksum 4.
-_HEAD = 12
-_TAIL = 4
 _PREFIX = "events.out.tfevents."
 
 
@@ -50,15 +44,12 @@ class TensorBoard:
         """Starts a file, and removes the events that a resumed run writes again from older ones."""
         board = start.folder / "tensorboard"
 
-        def is_kept(event: Event) -> bool:
-            # A checkpoint may hold the numbers of its iteration as pending: they are written after
-            # it, the histograms and texts before it.
-            last_step = start.step if is_scalar(event) else start.done
-            return event.step <= last_step
-
         # Before the new file is opened, which is not pruned.
-        for path in board.rglob(f"{_PREFIX}*"):
-            _prune_events(path, is_kept)
+        older_files = list(board.rglob(f"{_PREFIX}*"))
+        if older_files:
+            from gigpo_jax.run.loggers.event_pruning import prune_events
+
+            prune_events(older_files, start)
         folder = board / start.name
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{_PREFIX}{_start_time(folder):.6f}.{socket.gethostname()}.{os.getpid()}"
@@ -173,35 +164,3 @@ def _chart_layout(labels: Sequence[str]) -> Summary:
             )
         ]
     )
-
-
-def is_scalar(event: Event) -> bool:
-    """Whether an event holds the numbers of a step."""
-    return any(value.HasField("simple_value") for value in event.summary.value)
-
-
-def _prune_events(path: Path, is_kept: Callable[[Event], bool]) -> None:
-    """Removes events from a file, and a torn last one."""
-    content = path.read_bytes()
-    pruned = b"".join(record for record, event in _read_records(content) if is_kept(event))
-    # An unchanged file keeps its inode, which a running TensorBoard has open.
-    if pruned != content:
-        with replace_file(path) as temporary:
-            temporary.write_bytes(pruned)
-
-
-def _read_records(data: bytes) -> Iterator[tuple[bytes, Event]]:
-    """The whole records at a file's start: bytes and event."""
-    start = 0
-    while start + _HEAD <= len(data):
-        (length,) = struct.unpack_from("<Q", data, start)
-        end = start + _HEAD + length + _TAIL
-        # The last record is torn: the process was killed, or the disk was full.
-        if end > len(data):
-            return
-        try:
-            event = Event.FromString(data[start + _HEAD : end - _TAIL])
-        except DecodeError:
-            return
-        yield data[start:end], event
-        start = end

@@ -17,7 +17,7 @@ from gigpo_jax.config.keys import KEYS, affects_results
 from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
-from gigpo_jax.core.machine import read_types
+from gigpo_jax.run.machine_types import read_types
 from gigpo_jax.run.saved_runs import read_records
 
 # The task, the model and the budget must be equal. The algorithm, its settings, settings of the

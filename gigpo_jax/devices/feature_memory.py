@@ -1,11 +1,37 @@
-"""Memory of the vision tower."""
+"""Memory of what few runs have: vision towers, experts, and masks of trees of texts."""
 
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
+
+
+def mask_bytes(config: ConfigDict, row_count: int) -> float:
+    """Returns the bytes of masks of trees of texts.
+
+    They are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair. Splash attention has
+    two masks of 1 byte, and a copy of 4.
+    """
+    return row_count * config.batch.row_length**2 * 6.0
+
+
+def kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) -> int:
+    """Returns the numbers that a layer with experts keeps."""
+    width = shape.hidden_size
+    attention = shape.num_heads * shape.head_dim
+    # Rows of a token that are sent to its experts, with gaps where rows are in blocks.
+    rows = 3 * experts.per_token // 2
+    return {
+        "offload": 0,
+        "full": width,
+        "attention": width + attention,
+        # Products of experts are no plain products: they are computed again.
+        "dots": 6 * width + experts.count,
+        "none": 12 * width + rows * (3 * width + 4 * experts.width),  # about
+    }[remat]
 
 
 def tower_bytes(

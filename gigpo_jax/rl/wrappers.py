@@ -1,0 +1,44 @@
+"""Algorithms that change the advantages of another one, their base."""
+
+from dataclasses import replace
+
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+
+
+def join_base(wrapper: Algorithm, base: Algorithm, base_name: str) -> Algorithm:
+    """Joins the fields of a wrapper and its base.
+
+    Raises:
+      InputError: The base cannot be changed.
+    """
+    key = "config.rl.settings.base"
+    if BASE in base.settings:
+        fix = "choose another algorithm"
+        raise InputError("a wrapper itself", key=key, value=repr(base_name), fix=fix)
+    # A wrapper changes the total of a step, which the loss would not read.
+    if base.gives_tokens:
+        reason = "has no advantage of steps to change"
+        raise InputError(reason, key=key, value=repr(base_name))
+    # Steps that are in no loss have no advantage to average or to change.
+    if base.fork_choice:
+        raise InputError("leaves steps out of the loss", key=key, value=repr(base_name))
+    if "value" in base.columns and wrapper.critic_values:
+        raise InputError("has a critic of its own", key=key, value=repr(base_name))
+    # The wrapper comes last in each union: where both set something, its value stays.
+    return replace(
+        base,
+        advantages=wrapper.advantages,
+        token_weights=wrapper.token_weights or base.token_weights,
+        token_advantages=wrapper.token_advantages or base.token_advantages,
+        takes_forks=wrapper.takes_forks and base.takes_forks,
+        columns=(*base.columns, *wrapper.columns),
+        signals=tuple(dict.fromkeys((*base.signals, *wrapper.signals))),
+        critic_values=base.critic_values or wrapper.critic_values,
+        changes=wrapper.changes or base.changes,
+        is_graded=wrapper.is_graded and base.is_graded,
+        check=wrapper.check or base.check,
+        settings={**base.settings, **wrapper.settings},
+        fixed={**base.fixed, **wrapper.fixed},
+        defaults={**base.defaults, **wrapper.defaults},
+    )
