@@ -46,6 +46,9 @@ METHOD_PLANS = {
     "belief": "gigpo_jax.methods.rebel.beliefs:PLAN",
 }
 
+# Values of agent: `env_bridge.agents.Agent`.
+METHOD_AGENTS = {"reflexion": "gigpo_jax.methods.reflexion.agent:REFLEXION"}
+
 # `rollout.episode_parts.EpisodePart` by what needs it, in the order in which an episode calls them.
 METHOD_EPISODE_PARTS = {
     "env.plan=strategy": "gigpo_jax.methods.strata.episode_part:StrategyPart",

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from gigpo_jax.core.method_table import METHOD_AGENTS
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.prompts import Advice, Instruct, PromptInput, PromptTemplate
 
 # Task type -> won episodes, up to the last action; "" stands for all types without a key.
 Examples = Mapping[str, Sequence[PromptInput]]
@@ -14,6 +15,7 @@ Examples = Mapping[str, Sequence[PromptInput]]
 NO_EXAMPLES: Examples = MappingProxyType({})
 
 REFLECTION_TOKENS = 256  # largest length of a reflection
+REFLECTIONS = 3  # newest reflections that a prompt shows (Reflexion, section 4)
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,17 @@ AGENTS: ReferenceTable[Agent] = ReferenceTable(
     {
         "plain": "gigpo_jax.env_bridge.agents:PLAIN",
         "react": "gigpo_jax.env_bridge.react:REACT",
-        "reflexion": "gigpo_jax.env_bridge.react:REFLEXION",
     }
+    | METHOD_AGENTS
 )
+
+
+def describe_reflections(texts: Sequence[str]) -> tuple[Advice, ...]:
+    """Describes the reflections on earlier trials of a task, for the prompts of a later one."""
+    return tuple(
+        Advice(text, f"Your note after trial {number}, which failed: ", "note", stays=True)
+        for number, text in enumerate(texts, 1)
+    )
 
 
 def find_agent(name: str) -> Agent:

@@ -59,17 +59,19 @@ class Exchange:
 
 
 class Advice(NamedTuple):
-    """A line that prompts show for the present state.
+    """A line that prompts show, such as what the policy wrote in earlier episodes.
 
     Attributes:
       text: The advice.
       title: Words before it in a prompt of a language model.
       word: Word before it in a prompt of a tiny model.
+      stays: Whether a prompt that is too long keeps it.
     """
 
     text: str
     title: str
     word: str
+    stays: bool = False
 
 
 class History:
@@ -77,21 +79,19 @@ class History:
 
     Attributes:
       task_type: Type of the episode's task.
-      reflections: The agent's notes after each earlier trial of the task, the oldest first.
       first: Text of the first observation.
       first_images: Images of the first observation.
       steps: Number of actions so far.
       exchanges: Conversation so far; empty where each step has a prompt of its own.
       summary: The agent's newest summary of the episode; "" if there is none.
       plan: The agent's present plan; None before it states one.
-      advice: Advice for the present state.
+      advice: Lines of advice.
     """
 
-    def __init__(self, window: int, task_type: str = "", reflections: tuple[str, ...] = ()) -> None:
+    def __init__(self, window: int, task_type: str = "") -> None:
         """Starts an empty history of the last `window` >= 0 events."""
         self._events: deque[Event] = deque(maxlen=window)
         self.task_type = task_type
-        self.reflections = reflections
         self.first = ""
         self.first_images: tuple[np.ndarray, ...] = ()
         self.steps = 0
@@ -149,10 +149,9 @@ class PromptInput:
       observation: Current observation.
       admissible: Actions to list; None: no list.
       task_type: Type of the task, "" if it has none.
-      reflections: The agent's notes after each earlier trial of the task, the oldest first.
       summary: The agent's newest summary of the episode, "" if there is none.
       plan: The agent's present plan, "" if there is none.
-      advice: Advice for the present state.
+      advice: Lines of advice.
     """
 
     task: str
@@ -162,7 +161,6 @@ class PromptInput:
     observation: str
     admissible: tuple[str, ...] | None
     task_type: str = ""
-    reflections: tuple[str, ...] = ()
     summary: str = ""
     plan: str = ""
     advice: tuple[Advice, ...] = ()
@@ -396,7 +394,6 @@ def read_inputs(
         observation=reader.read_text(observation.text, observation.images),
         admissible=admissible,
         task_type=history.task_type,
-        reflections=tuple(map(reader.read_text, history.reflections)),
         summary=reader.read_text(history.summary),
         plan=reader.read_text(history.plan or ""),
         advice=tuple(a._replace(text=reader.read_text(a.text)) for a in history.advice),
@@ -441,7 +438,8 @@ def fit_prompt(
 
     events = inputs.history
     # Advice and the first observation go before any event; then the oldest events go.
-    bare = replace(inputs, first="", history=(), advice=())
+    advice = tuple(line for line in inputs.advice if line.stays)
+    bare = replace(inputs, first="", history=(), advice=advice)
 
     def render_events(count: int) -> Prompt | None:
         return render(replace(bare, history=events[len(events) - count :]), "history")

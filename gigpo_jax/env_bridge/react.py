@@ -1,18 +1,14 @@
-"""ReAct and Reflexion, agents that see examples.
+"""ReAct (arXiv 2210.03629): an agent of thoughts, actions and observations in turn, with examples.
 
-ReAct (arXiv 2210.03629): thoughts, actions and observations in turn. Reflexion (arXiv 2303.11366):
-the same over several trials of a task, with a reflection of the model between them. The wording is
-ours.
+The wording is ours.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.agents import Agent, Examples
 from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
 
-MEMORY = 3  # newest reflections that a prompt shows (Reflexion, section 4)
 # A model that continues the transcript would invent the environment's answer; the response ends
 # before it.
 _STOP = "\nObservation"
@@ -23,7 +19,7 @@ _THOUGHT = re.compile(r"^[ *]*thought(?: \d+)?[ *]*:[ *]*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ReAct:
-    """The prompt of a ReAct step: environment, examples, reflections, and the episode so far.
+    """The prompt of a ReAct step: environment, examples, advice, and the episode so far.
 
     Attributes:
       about: Instructions of the environment.
@@ -40,7 +36,7 @@ class ReAct:
         return "\n".join(lines)
 
     def system(self, inputs: PromptInput, /) -> str:
-        """The system message of a conversation: examples, reflections and task."""
+        """The system message of a conversation: examples, advice and task."""
         lines = self._write_introduction(inputs)
         lines.append("Task: " + inputs.task)
         return "\n".join(lines)
@@ -64,7 +60,7 @@ class ReAct:
         for number, example in enumerate(examples, 1):
             lines += ["", f"Example {number}.", *write_transcript(example), "The task was done."]
         lines += ["", "This is your task."]
-        lines += _write_reflections(inputs.reflections)
+        lines += [advice.title + advice.text for advice in inputs.advice]
         return lines
 
     def _write_request(self, inputs: PromptInput) -> list[str]:
@@ -80,42 +76,6 @@ class ReAct:
             f'action in a line that begins with "Action {step}:", and nothing else.'
         )
         return lines
-
-
-@dataclass(frozen=True)
-class Reflection:
-    """The prompt for a reflection on a failed trial.
-
-    Attributes:
-      about: Instructions of the environment.
-    """
-
-    about: Instruct
-
-    def __call__(self, inputs: PromptInput, /) -> str:
-        lines = []
-        if self.about.intro:
-            lines.append(self.about.intro)
-        lines.append(f"This is what you did in trial {len(inputs.reflections) + 1} of a task.")
-        lines += _write_reflections(inputs.reflections)
-        lines += write_transcript(inputs)
-        lines.append(
-            "The trial ended here and failed: the task was not done. You will try the same task "
-            "again, from the same start. Write a note to yourself for that trial, of at most five "
-            "sentences: which actions were wrong or missing, and a plan that names the actions to "
-            "take instead."
-        )
-        return "\n".join(lines)
-
-
-def _write_reflections(reflections: Sequence[str]) -> list[str]:
-    """The newest reflections, a line each."""
-    # Numbered before they are cut, so that a note keeps the number of its trial.
-    numbered_reflections = list(enumerate(reflections, 1))
-    return [
-        f"Your note after trial {number}, which failed: {text}"
-        for number, text in numbered_reflections[-MEMORY:]
-    ]
 
 
 def write_transcript(inputs: PromptInput) -> list[str]:
@@ -158,4 +118,3 @@ def read_step(response: str) -> tuple[str, str] | None:
 
 
 REACT = Agent(ReAct, read_step, (_STOP,))
-REFLEXION = Agent(ReAct, read_step, (_STOP,), Reflection, trials=3)

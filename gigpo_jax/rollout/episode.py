@@ -85,7 +85,7 @@ class EpisodeRunner:
             observation = await _measure(environment.reset(job.task), trajectory, "environment_s")
             has_started = True
             trajectory.words = observation.task
-            history = History(self.settings.history, job.task.type, job.reflections)
+            history = History(self.settings.history, job.task.type)
             parts = self.settings.make_parts()
             max_steps = self.settings.max_steps
             episode = Episode(job, trajectory, history, self, observation, max_steps, parts)

@@ -15,8 +15,6 @@ from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
 
-REFLECTION = "reflection"  # name of the note that later trials show
-
 
 @dataclass(frozen=True)
 class EpisodeJob:
@@ -29,7 +27,7 @@ class EpisodeJob:
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
         Oracles continue from measured states in this way, forks from states of their group, and
         others from states of an expert.
-      reflections: Reflections on earlier trials.
+      earlier_trials: Earlier trials of the episode.
       is_last_trial: Whether no trial of the task follows.
       shared: What parts of the group's episodes share, by name; None: they share nothing.
     """
@@ -39,7 +37,7 @@ class EpisodeJob:
     member: int
     key: Callable[[int, int], tuple[int, int]]
     past: Past = BEGINNING
-    reflections: tuple[str, ...] = ()
+    earlier_trials: tuple[Trajectory, ...] = ()
     is_last_trial: bool = True
     shared: dict[Any, Any] | None = None
 

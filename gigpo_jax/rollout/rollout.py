@@ -14,7 +14,7 @@ from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.rollout.episode import Runner
-from gigpo_jax.rollout.episode_parts import REFLECTION, EpisodeJob
+from gigpo_jax.rollout.episode_parts import EpisodeJob
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
 from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.trajectory import Past, Trajectory
@@ -189,9 +189,7 @@ async def _play_trials(first_job: EpisodeJob, runner: Runner, pool: EnvPool) -> 
         job = replace(
             first_job,
             member=first_job.member + number,
-            reflections=tuple(
-                trial.notes[REFLECTION] for trial in trials if trial.notes.get(REFLECTION)
-            ),
+            earlier_trials=tuple(trials),
             is_last_trial=is_last,
         )
         trajectory = await _play_trial(job, runner, pool)

@@ -1,4 +1,4 @@
-"""Agents: the exact prompts of ReAct and Reflexion, and how responses are read."""
+"""Agents: the exact prompts of ReAct, and how responses are read."""
 
 import dataclasses
 import time
@@ -7,9 +7,9 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
-from gigpo_jax.env_bridge.agents import AGENTS, Agent, find_agent
+from gigpo_jax.env_bridge.agents import AGENTS, Agent, describe_reflections, find_agent
 from gigpo_jax.env_bridge.prompts import Event, History, Instruct, PromptInput, build_prompt
-from gigpo_jax.env_bridge.react import ReAct, Reflection, read_step
+from gigpo_jax.env_bridge.react import ReAct, read_step
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import response_text
@@ -26,7 +26,9 @@ SEEN = PromptInput(
     observation="Nothing happens.",
     admissible=("go to shelf 1", "help"),
     task_type="put",
-    reflections=("Look into drawers.", "Take the mug.", "Go to the shelf.", "Be quick."),
+    advice=describe_reflections(["Look around.", "Take the mug.", "Go to the shelf.", "Be quick."])[
+        1:
+    ],
 )
 EXAMPLE = PromptInput(
     "put a pen in box", "", (Event("A pen 1.", "take pen 1", "A pen!"),), 1, "", None
@@ -63,19 +65,6 @@ Actions that you can choose from now:
 Write your next thought in a line that begins with "Thought 4:", then your next action in a line that begins with \
 "Action 4:", and nothing else."""
 
-REFLECTION = """\
-You are in a house.
-This is what you did in trial 2 of a task.
-Your note after trial 1, which failed: Look into drawers.
-Task: put a mug in shelf
-(Steps 1 to 2 are not shown.)
-Observation 2: A desk 1.
-Action 3: look
-Observation 3: A desk 1.
-The trial ended here and failed: the task was not done. You will try the same task again, from the same start. Write a \
-note to yourself for that trial, of at most five sentences: which actions were wrong or missing, and a plan that names \
-the actions to take instead."""
-
 
 def test_the_prompt_of_react() -> None:
     template = ReAct(HOUSE, {"heat": (OTHER,), "put": (EXAMPLE,), "": (OTHER, EXAMPLE)})
@@ -91,23 +80,10 @@ def test_the_prompt_of_react() -> None:
     )
 
 
-def test_the_prompt_of_a_reflection() -> None:
-    inputs = PromptInput(
-        "put a mug in shelf",
-        "",
-        (Event("A desk 1.", "look"),),
-        3,
-        "A desk 1.",
-        None,
-        "put",
-        ("Look into drawers.",),
-    )
-    assert Reflection(HOUSE)(inputs) == REFLECTION
-
-
 def test_a_prompt_that_is_too_long_keeps_examples_and_notes() -> None:
     template = ReAct(HOUSE, {"": (EXAMPLE,)})
-    history = History(9, "put", ("Be quick.",))
+    history = History(9, "put")
+    history.advice = describe_reflections(["Be quick."])
     for number in range(9):
         history.add(f"Room {number} with many things in it.", f"go to {number}", "On we go.")
     observation = Observation("The last room.", "", ("stay",), "find it")

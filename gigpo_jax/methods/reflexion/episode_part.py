@@ -2,11 +2,18 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.env_bridge.agents import REFLECTION_TOKENS, find_agent
+from gigpo_jax.env_bridge.agents import (
+    REFLECTION_TOKENS,
+    REFLECTIONS,
+    describe_reflections,
+    find_agent,
+)
 from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.episode_parts import REFLECTION, Episode, EpisodePart
+from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.trajectory import Turn
+
+REFLECTION = "reflection"  # name of the note
 
 
 class ReflectionsPart(EpisodePart):
@@ -23,8 +30,14 @@ class ReflectionsPart(EpisodePart):
         """Every step of the episode so far, where prompts of actions show the last ones."""
         if self._history is None:
             job = episode.job
-            self._history = History(episode.max_steps, job.task.type, job.reflections)
+            self._history = History(episode.max_steps, job.task.type)
+            notes = [trial.notes.get(REFLECTION, "") for trial in job.earlier_trials]
+            self._history.advice = describe_reflections([note for note in notes if note])
         return self._history
+
+    async def before_prompt(self, episode: Episode) -> None:
+        """Shows the newest reflections on earlier trials."""
+        episode.history.advice = self._find_history(episode).advice[-REFLECTIONS:]
 
     def after_turn(self, episode: Episode, turn: Turn) -> Turn:
         """Adds the turn to what the reflection sees."""

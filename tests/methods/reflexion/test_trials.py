@@ -25,12 +25,11 @@ from gigpo_jax.env_bridge.agents import AGENTS
 from gigpo_jax.env_bridge.conversations import make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
-from gigpo_jax.methods.reflexion.episode_part import ReflectionsPart
+from gigpo_jax.methods.reflexion.episode_part import REFLECTION, ReflectionsPart
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeRunner
-from gigpo_jax.rollout.episode_parts import REFLECTION
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.trajectory import Trajectory
