@@ -5,6 +5,7 @@ import collections
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -357,16 +358,13 @@ class Trainer:
             )
 
     async def write_notes(self, trajectories: list[Trajectory]) -> None:
-        """Lets the policy write the notes on an iteration's episodes that task sources ask for."""
-        temperature = self.config.sampling.temperature
+        """Lets the policy write the notes on an iteration's episodes that task sources want."""
+        make_writers = partial(self.worker.make_writers, self.config.sampling.temperature)
         for source in self.sources.values():
-            requests = source.request_notes(trajectories)
+            writing = source.write_notes(trajectories, self.done, make_writers)
             # All hosts write together, or none does.
-            if requests is not None:
+            if writing is not None:
                 async with self.reserve_engine("rollout"):
-                    writing = self.worker.write_notes(
-                        requests, iteration=self.done, temperature=temperature
-                    )
                     await self.hosts.share(writing)
 
     @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, anchor_hash
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob, NoteRequest
+from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
 from gigpo_jax.trajectory import Trajectory, Turn
@@ -305,30 +305,6 @@ class EpisodeRunner:
             entropies=completion.entropies,
         )
         return turn, result
-
-    async def review_episode(
-        self, request: NoteRequest, key: Callable[[int, int], tuple[int, int]]
-    ) -> None:
-        """Lets the policy write a note about a finished episode; none if the engine fails.
-
-        `key` is the key of the episode's job.
-        """
-        trajectory = request.trajectory
-        max_steps = self.settings.max_steps
-        history = History(max_steps, trajectory.task.type)
-        steps = [turn for turn in trajectory.turns if not turn.is_summary]
-        for turn in steps:
-            history.add(turn.observation, turn.action, turn.thought)
-        observation = Observation(steps[-1].feedback, "", None, trajectory.words)
-        job = EpisodeJob(trajectory.task, trajectory.group, trajectory.member, key)
-        episode = Episode(job, trajectory, history, self, observation, max_steps)
-        template = request.make_template(self.settings.template)
-        try:
-            await episode.write_note(request.name, template, history, request.limit)
-        except EngineFailure:
-            pass
-        finally:
-            self.engine.end_session(episode.key(0))
 
 
 async def _generate(

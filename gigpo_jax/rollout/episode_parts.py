@@ -125,23 +125,6 @@ class Episode:
         self.trajectory.notes[name] = " ".join(text.action.split())
 
 
-@dataclass(frozen=True)
-class NoteRequest:
-    """A request for a note on a finished episode.
-
-    Attributes:
-      trajectory: The episode.
-      name: Name of the note in `Trajectory.notes`.
-      make_template: Function from the template of the episode's prompts to this prompt's.
-      limit: Largest number of tokens.
-    """
-
-    trajectory: Trajectory
-    name: str
-    make_template: Callable[[PromptTemplate], PromptTemplate]
-    limit: int
-
-
 class EpisodePart:
     """A part of an episode beside acting; a new one is made for each episode.
 

@@ -1,6 +1,6 @@
 """What changes the tasks of a training run from one iteration to the next (docs/tasks.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,8 @@ from gigpo_jax.config.mix import member_shares
 from gigpo_jax.core.method_table import METHOD_SOURCES
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
+from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.trajectory import Trajectory
@@ -53,10 +54,15 @@ class TaskSource:
         """Makes the part of an episode that reads the memory; None: episodes read nothing."""
         return None
 
-    def request_notes(self, trajectories: Sequence[Trajectory]) -> list[NoteRequest] | None:
-        """Asks the policy for notes on this host's episodes, before the iteration is added.
+    def write_notes(
+        self,
+        trajectories: Sequence[Trajectory],
+        iteration: int,
+        make_writers: Callable[[], Mapping[str, EpisodeRunner]],
+    ) -> Coroutine[Any, Any, None] | None:
+        """Lets the policy write notes on an iteration's episodes, before the iteration is added.
 
-        All hosts call this together. None: it never asks for any.
+        All hosts call this together. None: it never writes any.
         """
         return None
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import functools
 import re
 import secrets
 import time
@@ -15,7 +14,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -28,7 +26,7 @@ from gigpo_jax.rollout.environment import (
     step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, Runner
-from gigpo_jax.rollout.episode_parts import EpisodePart, NoteRequest
+from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
 from gigpo_jax.rollout.rollout import rollout
@@ -188,23 +186,15 @@ class RolloutWorker:
         )
         return replace(settings, parts=(*self.parts, *settings.parts))
 
-    async def write_notes(
-        self, requests: Sequence[NoteRequest], *, iteration: int, temperature: float
-    ) -> None:
-        """Writes notes on finished episodes of training, into them."""
-        runners = {}
+    def make_writers(self, temperature: float) -> dict[str, EpisodeRunner]:
+        """Makes writers of texts about finished episodes of training, by environment."""
+        writers = {}
         for environment in self._environments:
             settings = self._settings(environment, temperature, is_training=True)
-            runner = EpisodeRunner(self.engine, self.tokenizer, settings, vision=self._vision)
-            runners[environment.label] = runner
-
-        async def write(request: NoteRequest) -> None:
-            runner = runners[request.trajectory.task.environment]
-            group = request.trajectory.group
-            key = functools.partial(request_key, runner.settings.seed, iteration, group)
-            await runner.review_episode(request, key)
-
-        await asyncio.gather(*map(write, requests))
+            writers[environment.label] = EpisodeRunner(
+                self.engine, self.tokenizer, settings, vision=self._vision
+            )
+        return writers
 
     def _make_runner(
         self,

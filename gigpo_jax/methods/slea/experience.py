@@ -12,7 +12,7 @@ of its task, and a zone has one level.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -26,18 +26,11 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.similarity import least_match, resembles
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.methods.slea.episode_part import LessonsPart
-from gigpo_jax.methods.slea.lessons import (
-    LESSON_TOKENS,
-    STRATEGIES,
-    WARNINGS,
-    ZONES,
-    LessonRequest,
-)
-from gigpo_jax.rollout.episode_parts import NoteRequest
+from gigpo_jax.methods.slea.lessons import LESSON, STRATEGIES, WARNINGS, ZONES, write_lessons
+from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import Trajectory
 
-LESSON = "lesson"  # name of the note
 EPISODES = 5  # of a zone that lessons are written about in an iteration, as in SLEA-RL's code
 SIMILARITY = 0.85  # of SLEA-RL, for states and for lessons
 # Lessons of each zone. More are slow to search on the host: a state is compared with each.
@@ -173,14 +166,15 @@ class Library(TaskSource):
         """Makes the part of an episode that shows lessons."""
         return LessonsPart(self.find_lessons)
 
-    def request_notes(self, trajectories: Sequence[Trajectory]) -> list[NoteRequest]:
-        """Asks for lessons on the episodes of `choose_episodes`."""
-        return [
-            NoteRequest(
-                trajectory, LESSON, functools.partial(LessonRequest, zone=zone), LESSON_TOKENS
-            )
-            for trajectory, zone in choose_episodes(trajectories, all_rows)
-        ]
+    def write_notes(
+        self,
+        trajectories: Sequence[Trajectory],
+        iteration: int,
+        make_writers: Callable[[], Mapping[str, EpisodeRunner]],
+    ) -> Coroutine[Any, Any, None]:
+        """Lets the policy write lessons on the episodes of `choose_episodes`."""
+        chosen = choose_episodes(trajectories, all_rows)
+        return write_lessons(make_writers(), chosen, iteration)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -4,13 +4,21 @@ A strategy is about an episode that did better than the others of its task, a wa
 did worse (after SLEA-RL, arXiv 2603.18079). The wording is ours.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
+from gigpo_jax.engines.base import request_key
+from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, PromptTemplate
 from gigpo_jax.env_bridge.react import write_transcript
+from gigpo_jax.env_bridge.types import Observation
+from gigpo_jax.rollout.episode import EngineFailure, EpisodeRunner
+from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
+from gigpo_jax.trajectory import Trajectory
 
+LESSON = "lesson"  # name of the note
 LESSON_TOKENS = 64  # largest length of a lesson
 
 
@@ -72,3 +80,38 @@ class LessonRequest:
             lines: Sequence[str] = write_transcript(inputs)
             return "\n".join((self.template.intro, *lines, ZONES[self.zone].request))
         return f"{self.template(inputs)} {ZONES[self.zone].word}"
+
+
+async def write_lessons(
+    writers: Mapping[str, EpisodeRunner],
+    episodes: Sequence[tuple[Trajectory, str]],
+    iteration: int,
+) -> None:
+    """Writes lessons into the notes of finished episodes, each with the zone of its lesson."""
+    writings = [
+        _write_lesson(writers[trajectory.task.environment], trajectory, zone, iteration)
+        for trajectory, zone in episodes
+    ]
+    await asyncio.gather(*writings)
+
+
+async def _write_lesson(
+    writer: EpisodeRunner, trajectory: Trajectory, zone: str, iteration: int
+) -> None:
+    """Lets the policy write a lesson about an episode; none if the engine fails."""
+    settings = writer.settings
+    history = History(settings.max_steps, trajectory.task.type)
+    steps = [turn for turn in trajectory.turns if not turn.is_summary]
+    for turn in steps:
+        history.add(turn.observation, turn.action, turn.thought)
+    observation = Observation(steps[-1].feedback, "", None, trajectory.words)
+    key = partial(request_key, settings.seed, iteration, trajectory.group)
+    job = EpisodeJob(trajectory.task, trajectory.group, trajectory.member, key)
+    episode = Episode(job, trajectory, history, writer, observation, settings.max_steps)
+    template = LessonRequest(settings.template, zone)
+    try:
+        await episode.write_note(LESSON, template, history, LESSON_TOKENS)
+    except EngineFailure:
+        pass
+    finally:
+        writer.engine.end_session(episode.key(0))

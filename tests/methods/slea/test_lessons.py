@@ -6,16 +6,14 @@ import functools
 
 import numpy as np
 
-from gigpo_jax.engines.base import Completion, request_key
+from gigpo_jax.engines.base import Completion
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import Advice, History, build_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.slea.episode_part import LessonsPart
-from gigpo_jax.methods.slea.experience import LESSON
-from gigpo_jax.methods.slea.lessons import LESSON_TOKENS, LessonRequest
+from gigpo_jax.methods.slea.lessons import LESSON, LESSON_TOKENS, write_lessons
 from gigpo_jax.rollout.episode import EpisodeRunner
-from gigpo_jax.rollout.episode_parts import NoteRequest
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 
 ROOMY = dataclasses.replace(
@@ -85,11 +83,8 @@ def test_episodes_show_lessons_and_get_some() -> None:
     runner = EpisodeRunner(engine, TOKENIZER, settings)
 
     def write(trajectory, zone: str) -> str:
-        key = functools.partial(request_key, settings.seed, 5, trajectory.group)
-        make_template = functools.partial(LessonRequest, zone=zone)
         trajectory.notes.clear()
-        request = NoteRequest(trajectory, LESSON, make_template, LESSON_TOKENS)
-        asyncio.run(runner.review_episode(request, key))
+        asyncio.run(write_lessons({"": runner}, [(trajectory, zone)], 5))
         return trajectory.notes.get(LESSON, "")
 
     for zone, word in (("strategies", "tip"), ("warnings", "avoid")):
