@@ -19,15 +19,15 @@ OWN_FLAGS = (
     "--config.batch.rows=64",
     "--config.eval.panel=",
     "--config.checkpoint.every=1",
-    "--config.engine.name=jax_server",
 )
 # A silent host is noticed after 60 s; it then has `engine.connect_timeout_s`, and the last call 30.
 GONE_LIMIT_S = 60 + 60 + 30 + 30
 
 
-def server_urls(network: Network, servers: int) -> str:
+def remote_flags(network: Network, servers: int) -> list[str]:
+    """Flags of a learner that uses the first hosts of engines."""
     urls = ",".join(f"http://{network.addresses[name]}:{PORT}" for name in NAMES[1 : 1 + servers])
-    return f"--config.engine.urls={urls}"
+    return ["--config.engine.name=jax_server", f"--config.engine.urls={urls}"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, flags: list[str]) -> list
     with Network(folder, NAMES) as network:
         start_engine(network, "engine0", PORT, folder / "engine", *flags, *OWN_FLAGS)
         (learner,) = start_learners(
-            network, ["learner"], folder / "run", *flags, *OWN_FLAGS, server_urls(network, 1)
+            network, ["learner"], folder / "run", *flags, *OWN_FLAGS, *remote_flags(network, 1)
         )
         (ended,) = end([learner])
         assert ended[0] == 0, ended
@@ -51,10 +51,11 @@ def test_the_run_goes_on_with_an_engine_host_that_is_cut_off(
     workdir = tmp_path / "run"
     servers = 2 if fault == "one of two" else 1
     with Network(tmp_path, NAMES) as network:
-        own_flags = (*flags, *OWN_FLAGS, server_urls(network, servers))
+        own_flags = (*flags, *OWN_FLAGS)
         for name in NAMES[1 : 1 + servers]:
             start_engine(network, name, PORT, tmp_path / name, *own_flags)
-        (learner,) = start_learners(network, ["learner"], workdir, *own_flags)
+        remote = remote_flags(network, servers)
+        (learner,) = start_learners(network, ["learner"], workdir, *own_flags, *remote)
         wait_for_iteration(learner, workdir, 2)
         network.cut("engine0")
         cut_at = time.monotonic()
@@ -75,8 +76,8 @@ def test_the_run_ends_with_the_last_engine_host_and_continues(
 ) -> None:
     workdir = tmp_path / "run"
     with Network(tmp_path, NAMES) as network:
-        own_flags = (*flags, *OWN_FLAGS, server_urls(network, 1))
-        start_engine(network, "engine0", PORT, tmp_path / "engine", *own_flags)
+        start_engine(network, "engine0", PORT, tmp_path / "engine", *flags, *OWN_FLAGS)
+        own_flags = (*flags, *OWN_FLAGS, *remote_flags(network, 1))
         (learner,) = start_learners(network, ["learner"], workdir, *own_flags)
         wait_for_iteration(learner, workdir, 2)
         network.cut("engine0")
