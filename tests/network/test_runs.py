@@ -118,7 +118,7 @@ def check_strangers(
     print(told)
     assert is_over, told
     for now, then in zip(disturbed, before, strict=True):
-        assert now.megabytes < then.megabytes + 200, told
+        assert now.megabytes < then.megabytes + 100, told
 
 
 @pytest.fixture(scope="module")
