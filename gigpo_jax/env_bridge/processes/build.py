@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, nearest_names
@@ -14,14 +15,15 @@ def build_object(
     """Calls the builder that "module:NAME" names, and puts `key` before an option in its errors.
 
     Args:
-      reference: Builder, "module:NAME".
+      reference: Builder, "module:NAME", or "module:NAME:TEXT" with its first argument.
       options: Keyword arguments of the builder.
       key: Key with which the user set the options, for messages.
 
     Raises:
       InputError: The reference is wrong, or the builder refuses an option or its value.
     """
-    builder = load_reference(reference, key="config.env.name")
+    parts = reference.split(":", 2)
+    builder = partial(load_reference(":".join(parts[:2]), key="config.env.name"), *parts[2:])
     signature = inspect.signature(builder)
     try:
         # Checked before the call: a TypeError of the builder's own code is a bug, and keeps its

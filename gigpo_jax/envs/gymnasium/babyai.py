@@ -1,12 +1,8 @@
-"""BabyAI: the package's bot as demonstrator, and the prompt for tiny models (docs/babyai.md).
-
-A builder of the expert stands here for every ID: `gigpo_jax.envs.gymnasium.babyai:BabyAI-GoTo-v0`.
-"""
+"""BabyAI: the package's bot as demonstrator, and the prompt for tiny models (docs/babyai.md)."""
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from gigpo_jax.env_bridge.base import check_fractions
@@ -17,13 +13,6 @@ from gigpo_jax.envs.gymnasium.renderers import BABYAI
 
 # Words that are equal in all sentences of their kind.
 _FILLERS = frozenset(("you", "see", "a", "an", "the", "and", "step", "steps"))
-
-
-def __getattr__(name: str) -> Callable[..., "BotExpert"]:
-    # As in gymnasium.py: the entry names a builder "module:NAME".
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return partial(BotExpert, name)
 
 
 def show_view(inputs: PromptInput, /) -> str:

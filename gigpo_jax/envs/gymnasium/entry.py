@@ -17,11 +17,11 @@ def gymnasium_entry(source: str) -> Environment:
     """
     has_bot = source.rpartition(":")[2].rpartition("/")[2].startswith("BabyAI")
     return Environment(
-        build=f"gigpo_jax.envs.gymnasium.env:{source}",
+        build=f"gigpo_jax.envs.gymnasium.env:GymnasiumEnv:{source}",
         styles=instruct_styles("You act in an environment, one action at a time.")
         | ({"view": show_view} if has_bot else {}),
         parse=partial(parse_tagged, keeps_case=True),
-        expert=f"gigpo_jax.envs.gymnasium.babyai:{source}" if has_bot else None,
+        expert=f"gigpo_jax.envs.gymnasium.babyai:BotExpert:{source}" if has_bot else None,
         max_steps=50,
         history=2,
         invalid_penalty=0.1,

@@ -1,16 +1,14 @@
 """Anybody's Gymnasium environment as a text environment (docs/gymnasium.md).
 
-A builder stands here for every ID: `gigpo_jax.envs.gymnasium.env:Taxi-v4`. A task is a seed.
-An episode follows from the seed and the actions if all randomness comes from Gymnasium's
-`np_random`.
+A task is a seed. An episode follows from the seed and the actions if all randomness comes from
+Gymnasium's `np_random`.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, nearest_names
@@ -26,13 +24,6 @@ _NAME_KEY = "config.env.name"
 _OPTIONS_KEY = "config.env.options"
 _AS_IT_IS = contextlib.nullcontext()
 _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
-
-
-def __getattr__(name: str) -> Callable[..., "GymnasiumEnv"]:
-    # The registry names a builder "module:NAME". So the ID needs no way of its own to the workers.
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return partial(GymnasiumEnv, name)
 
 
 class GymnasiumEnv:

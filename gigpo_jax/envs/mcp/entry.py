@@ -14,7 +14,7 @@ def mcp_entry(source: str) -> Environment:
       source: Command that starts the server, or its URL.
     """
     return Environment(
-        build=f"gigpo_jax.envs.mcp.env:{source}",
+        build=f"gigpo_jax.envs.mcp.env:McpEnv:{source}",
         styles=instruct_styles("You do a task with tools, one call at a time."),
         parse=partial(parse_tagged, keeps_case=True),
         expert=None,

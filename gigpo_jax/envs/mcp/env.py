@@ -1,7 +1,7 @@
 """The tools of an MCP server as a text environment (docs/mcp.md).
 
-A builder stands here for every server: `gigpo_jax.envs.mcp.env:python server.py`. Tasks come
-from a file. An action is a call of a tool in JSON, or the answer, which ends the episode:
+Tasks come from a file. An action is a call of a tool in JSON, or the answer, which ends the
+episode:
 
     {"tool": "add", "arguments": {"a": 1, "b": 2}}
     {"answer": "3"}
@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
@@ -39,13 +38,6 @@ _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
 
 # The row of the task file, the answer, and a function that calls a tool -> score from 0 to 1.
 Scorer = Callable[[dict[str, Any], str, Callable[..., str]], float]
-
-
-def __getattr__(name: str) -> Callable[..., "McpEnv"]:
-    # The registry names a builder "module:NAME", as in gymnasium.py.
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return partial(McpEnv, name)
 
 
 def match_answer(row: dict[str, Any], answer: str, call_tool: Callable[..., str]) -> float:

@@ -14,7 +14,7 @@ def openenv_entry(source: str) -> Environment:
       source: URL of the server, or image of its container.
     """
     return Environment(
-        build=f"gigpo_jax.envs.openenv.env:{source}",
+        build=f"gigpo_jax.envs.openenv.env:OpenEnvEnv:{source}",
         styles=instruct_styles("You act in an environment, one action at a time."),
         parse=partial(parse_tagged, keeps_case=True),
         expert=None,

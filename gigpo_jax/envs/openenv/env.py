@@ -1,14 +1,12 @@
 """The environment of an OpenEnv server as a text environment (docs/openenv.md).
 
-A builder stands here for every server: `gigpo_jax.envs.openenv.env:http://127.0.0.1:8000`. A
-task is a seed of `reset`, or a task that the server lists.
+A task is a seed of `reset`, or a task that the server lists.
 """
 
 import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
@@ -31,13 +29,6 @@ START = "The episode begins."
 TASK = "get as much reward as you can"
 _NAME_KEY = "config.env.name"
 _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
-
-
-def __getattr__(name: str) -> Callable[..., "OpenEnvEnv"]:
-    # The registry names a builder "module:NAME", as in gymnasium.py.
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return partial(OpenEnvEnv, name)
 
 
 class OpenEnvEnv:

@@ -12,7 +12,7 @@ def verifiers_entry(source: str) -> Environment:
       source: Module with the function `load_environment`.
     """
     return Environment(
-        build=f"gigpo_jax.envs.verifiers.env:{source}",
+        build=f"gigpo_jax.envs.verifiers.env:VerifiersEnv:{source}",
         styles={"full": show_conversation, "compact": Compact()},
         parse=parse_message,
         expert=None,

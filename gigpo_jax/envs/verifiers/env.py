@@ -1,8 +1,7 @@
 """An environment of verifiers as a text environment (docs/verifiers.md).
 
-A builder stands here for every module: `gigpo_jax.envs.verifiers.env:wordle`. The package runs
-its own rollout; where that asks its model for a message, it gets the policy's response. The reward
-of the rubric comes at the end of the episode.
+The package runs its own rollout; where that asks its model for a message, it gets the policy's
+response. The reward of the rubric comes at the end of the episode.
 """
 
 import asyncio
@@ -10,8 +9,7 @@ import functools
 import hashlib
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
@@ -34,13 +32,6 @@ END = "The episode is over."
 _STOP_S = 5.0  # for the cleanup of an episode that was left
 _NAME_KEY = "config.env.name"
 _START_INFO: dict[str, bool | float] = {"won": False, "score": 0.0}
-
-
-def __getattr__(name: str) -> Callable[..., "VerifiersEnv"]:
-    # The registry names a builder "module:NAME", as in gymnasium.py.
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return partial(VerifiersEnv, name)
 
 
 class VerifiersEnv:
