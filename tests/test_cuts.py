@@ -4,8 +4,14 @@ import ast
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 
+import numpy as np
 import pytest
+from gigpo_credit import columns
+
+from gigpo_jax.core.references import load_reference
+from gigpo_jax.rl.algorithms import ALGORITHMS
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Files that need more are for the extras of gigpo-worlds, which have the names of these folders.
@@ -48,3 +54,15 @@ def test_a_cut_imports_what_it_has(name: str, needed: set[str], tmp_path: pathli
             if not is_known and imported not in modules:
                 missing.append(f"{file} imports {imported}")
     assert not missing
+
+
+def test_gigpo_credit_has_the_columns_that_signals_declare() -> None:
+    """Signals need the learner, so their declarations are not in the cut."""
+    signals = {reference for name in ALGORITHMS for reference in ALGORITHMS[name].signals}
+    classes = [load_reference(reference, key="") for reference in sorted(signals)]
+    tables = [signal.columns for signal in classes if isinstance(signal.columns, Mapping)]
+    declared = {name: column[:2] for table in tables for name, column in table.items()}
+    assert declared == {
+        name: (np.dtype(columns._TYPES[kind][0]).name, columns._WIDTHS.get(name))
+        for name, kind in columns._EXTRA_TYPES.items()
+    }
