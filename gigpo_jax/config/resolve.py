@@ -11,7 +11,6 @@ from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.keys import DEFAULTS, KEYS, find_section, flatten, is_default, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
@@ -157,7 +156,11 @@ def _fill_defaults(config: ConfigDict) -> None:
     defaults["critic.kind"] = "model" if algorithm.critic_values else "none"
     if rl.importance_correction == "masked_mean":
         defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
-    defaults["eval.trials"] = find_agent(config.agent).trials
+    defaults["eval.trials"] = 1
+    if config.agent != "plain":
+        from gigpo_jax.env_bridge.agents import find_agent
+
+        defaults["eval.trials"] = find_agent(config.agent).trials
     defaults["engine.slots"] = _default_slots(config)
     defaults |= _prefill_defaults(config)
     for name, key in CORE.items():

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from gigpo_jax.core.method_table import METHOD_AGENTS
 from gigpo_jax.core.references import ReferenceTable, find_entry
@@ -11,8 +10,6 @@ from gigpo_jax.env_bridge.prompts import Advice, Instruct, PromptInput, PromptTe
 
 # Task type -> won episodes, up to the last action; "" stands for all types without a key.
 Examples = Mapping[str, Sequence[PromptInput]]
-# Read-only, because it is the default of several functions.
-NO_EXAMPLES: Examples = MappingProxyType({})
 
 REFLECTION_TOKENS = 256  # largest length of a reflection
 REFLECTIONS = 3  # newest reflections that a prompt shows (Reflexion, section 4)

@@ -2,28 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs, name_member_keys
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
-from gigpo_jax.env_bridge.actions import response_text
-from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples, find_agent
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
-from gigpo_jax.env_bridge.image_marks import number_images
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.part_table import find_parts
 from gigpo_jax.run.progress import show_progress
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.agents import Examples
 
 
 @dataclass(frozen=True)
@@ -175,35 +172,25 @@ def episode_settings(
     *,
     temperature: float,
     stop_token_ids: tuple[int, ...],
-    examples: Examples = NO_EXAMPLES,
+    examples: "Examples | None" = None,
     is_training: bool = False,
 ) -> EpisodeSettings:
-    """Builds the settings of episodes, with the prompts and the parser of `agent`.
+    """Builds the settings of episodes.
 
     Args:
       config: Config of a run with one environment.
       temperature: Sampling temperature; 0 is greedy, and switches top-p and top-k off.
       stop_token_ids: Tokens that end a response.
-      examples: Examples that prompts of the agent show.
+      examples: Examples that prompts of the agent show; None: there are none.
       is_training: Whether the episodes have the parts of training alone.
     """
     env = config.env
     sampling = config.sampling
-    agent = find_agent(config.agent)
     spec = registry.spec(env.name)
-    introduction = registry.find_introduction(env.name)
-    # Examples do not change between prompts: their images get their numbers once.
-    examples, example_images = _number_examples(examples)
-    template = registry.find_style(env.name, env.prompt)
-    if agent.template:
-        is_chat = isinstance(template, Conversation)
-        template = agent.template(introduction, examples)
-        if is_chat:
-            template = make_conversation(template)
     plan = PLANS[env.plan]
-    return EpisodeSettings(
-        template=plan.ask(template, spec),
-        parse=plan.make_parser(agent.make_parser(spec.parse, spec.write or response_text)),
+    settings = EpisodeSettings(
+        template=plan.ask(registry.find_style(env.name, env.prompt), spec),
+        parse=plan.make_parser(spec.parse),
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
@@ -217,16 +204,20 @@ def episode_settings(
             top_k=sampling.top_k if temperature else -1,
             max_tokens=sampling.max_response_tokens,
             stop_token_ids=stop_token_ids,
-            # The format of an agent decides where its responses end.
-            stop_strings=agent.stop or tuple(sampling.stop),
+            stop_strings=tuple(sampling.stop),
         ),
         seed=config.seed,
         trials=config.eval.trials,
-        template_images=example_images,
         summary_tokens=summary_limit(sampling) if env.context == "summary" else 0,
         plan=env.plan,
         parts=find_parts(config, is_training=is_training),
     )
+    if config.agent == "plain":
+        return settings
+    # No training run has an agent.
+    from gigpo_jax.rollout.agent_settings import apply_agent
+
+    return apply_agent(config, settings, examples or {})
 
 
 def summary_limit(sampling: ConfigDict) -> int:
@@ -251,18 +242,3 @@ def step_limit(env: ConfigDict, iteration: int) -> int:
     growth = env.max_steps - env.first_max_steps
     # Whole numbers: every host and every machine cuts at the same step.
     return env.first_max_steps + growth * iteration // env.max_steps_iterations
-
-
-def _number_examples(examples: Examples) -> tuple[Examples, tuple[np.ndarray, ...]]:
-    """Numbers the images of examples at their marks, and returns both."""
-    numbered: dict[str, list[PromptInput]] = {task_type: [] for task_type in examples}
-    images: tuple[np.ndarray, ...] = ()
-    for task_type, type_examples in examples.items():
-        for example in type_examples:
-            events = []
-            for event in example.history:
-                # `images` grows: the numbers go on from one example to the next.
-                text, images = number_images(event.observation, event.images, images)
-                events.append(replace(event, observation=text))
-            numbered[task_type].append(replace(example, history=tuple(events)))
-    return numbered, images

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.env_bridge.agents import NO_EXAMPLES, Examples
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
@@ -35,8 +34,11 @@ from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Trajectory
 
-# Numbers and quoted text, in which two reasons of one kind differ.
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.agents import Examples
+
 COUNT_S = 1.0  # time between two counts of tokens beside a bar
+# Numbers and quoted text, in which two reasons of one kind differ.
 _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
@@ -58,7 +60,7 @@ class RolloutWorker:
         environments: Sequence[RunEnvironment],
         version: int,
         folder: Path,
-        examples: Mapping[str, Examples] = MappingProxyType({}),
+        examples: "Mapping[str, Examples]" = MappingProxyType({}),
     ) -> None:
         """Starts the worker processes and makes the engine.
 
@@ -181,7 +183,7 @@ class RolloutWorker:
             environment.config,
             temperature=temperature,
             stop_token_ids=self.tokenizer.stop_token_ids,
-            examples=self._examples.get(environment.label, NO_EXAMPLES),
+            examples=self._examples.get(environment.label),
             is_training=is_training,
         )
         return replace(settings, parts=(*self.parts, *settings.parts))
