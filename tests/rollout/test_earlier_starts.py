@@ -30,7 +30,7 @@ from gigpo_jax.trajectory import (
 )
 from tests.configs.example import get_config
 from tests.metrics import records
-from tests.rollout.stand_in import EXAMPLE, begin_with, play
+from tests.rollout.stand_in import EXAMPLE, begin_with, play, same
 from tests.turns import make_turn
 
 TASKS = [
@@ -169,6 +169,9 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
         )
         tasks, states = starts.choose(all_tasks[:6], 1)
         episodes = play(pool, starts=states, tasks=tasks, iteration=6)
+        # A host plays its share of the groups from the same states.
+        share = play(pool, starts=states, tasks=tasks[3:], iteration=6, first_group=3)
+    assert same(share, episodes[12:])
     early = [episode for episode in episodes if episode.past.source == EARLIER]
     assert {episode.group for episode in early} == {*states.pasts}
     assert len(early) == 12
