@@ -1,4 +1,4 @@
-# make install | quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos | test-hosts     (PYTHON=python3.12 picks another interpreter)
+# make install | quickstart | real | test [PART=webshop] | test-rest | test-all | test-long | test-vllm | test-preflight | test-launch | test-interfaces | test-clients | test-trainers | lint | docs | hashes | release | difftest | chaos | test-hosts | fuzz     (PYTHON=python3.12 picks another interpreter)
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
@@ -9,6 +9,7 @@ PREFLIGHT := .venv-preflight
 INTERFACES := .venv-interfaces
 TRAINERS := .venv-trainers
 TOOLS := .venv-tools
+FUZZ := .venv-fuzz
 PY := $(VENV)/bin/python
 # A terminal shows what is being fetched; a log stays short.
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
@@ -18,7 +19,7 @@ HERE := not long and not vllm and not preflight and not interfaces and not netwo
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos test-hosts clean
+.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos test-hosts fuzz clean
 
 install: $(VENV)/.installed
 	@echo "installed into $(VENV): . $(VENV)/bin/activate, then gigpo --help"
@@ -129,6 +130,11 @@ chaos: $(VENV)/.installed-dev
 test-hosts: $(VENV)/.installed-dev
 	$(PY) -m pytest -m network tests/network -rs --durations=5
 
+# Ten minutes for each parser of what others send, or SECONDS=N; findings are in runs/fuzz.
+SECONDS ?= 600
+fuzz: $(FUZZ)/.installed
+	for name in $$($(PY) -m tests.fuzz.targets); do $(FUZZ)/bin/python -m tests.fuzz $$name --seconds=$(SECONDS) || exit 1; done
+
 # The steps of launch/Dockerfile.
 $(VENV)/.installed: requirements.txt setup.py launch/install.sh
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
@@ -195,5 +201,13 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 		$$($(PREFLIGHT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
 	touch $@
 
+# Atheris, and everything else from the first environment.
+$(FUZZ)/.installed: $(VENV)/.installed-dev $(VENV)/.installed-real
+	test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(FUZZ)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) $(FUZZ) build dist site *.egg-info

@@ -88,7 +88,7 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     defaults = {name: default for name, default in DEFAULTS.items() if name in keys}
     saved_values = flatten(tree)
     # Options of an environment of another package are its own.
-    is_foreign = ":" in saved_values.get("env.name", "")
+    is_foreign = ":" in str(saved_values.get("env.name"))
     values = {}
     for name, value in saved_values.items():
         if name == "env.prompt":

@@ -7,17 +7,28 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.keys import find_section
 from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.config.resolve import SECTIONS, default_config
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
+
+FIX = "give a config with --config"
 
 
 def read_saved_config(path: Path) -> ConfigDict:
-    """Reads the config.json of a run; returns it unlocked."""
+    """Reads the config.json of a run; returns it unlocked.
+
+    Raises:
+      InputError: The file is missing, broken, or no config.
+    """
     config = default_config().unlock()
     sections = tuple(f"{section}." for section in SECTIONS)
-    for name, value in with_defaults(read_object(path, "give a config with --config"), ()).items():
-        section, last = find_section(config, name, make=name.startswith(sections))
-        with config.ignore_type():
-            section[last] = tuple(value) if isinstance(value, list) else value
+    for name, value in with_defaults(read_object(path, FIX), ()).items():
+        try:
+            section, last = find_section(config, name, make=name.startswith(sections))
+            with config.ignore_type():
+                section[last] = tuple(value) if isinstance(value, list) else value
+        # A key in no section, or below a key that has a value.
+        except (KeyError, TypeError, AttributeError, ValueError) as err:
+            raise InputError(f"has no place for the key {name:.80}", key=path, fix=FIX) from err
     # A run has one trial; an agent of gigpo eval may have more by default.
     config.eval.trials = None
     return config

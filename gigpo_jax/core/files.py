@@ -76,12 +76,16 @@ def read_object(path: Path, fix: str = "download the complete folder again") -> 
       InputError: The file is missing, cannot be read, or does not hold a JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        # Half of a surrogate pair is no character: no tokenizer and no terminal would take it.
+        if "\\ud" in text.lower():
+            json.dumps(content, ensure_ascii=False).encode()
     except FileNotFoundError as err:
         raise InputError("missing", key=str(path), fix=fix) from err
     except OSError as err:
         raise InputError(f"cannot be read ({err.strerror})", key=str(path), fix=fix) from err
-    # ValueError is bad JSON or bad UTF-8; RecursionError is JSON of very many brackets. The text
+    # ValueError is bad JSON or bad Unicode; RecursionError is JSON of very many brackets. The text
     # may quote the file, so it is cut.
     except (ValueError, RecursionError) as err:
         raise InputError(f"not valid JSON ({err!s:.200})", key=str(path), fix=fix) from err

@@ -32,8 +32,8 @@ def read_records(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise InputError(reason, key=folder, fix="mend it or give another workdir") from error
-    except ValueError as error:
-        reason = f"holds no run that can be read ({error})"
+    except (ValueError, RecursionError) as error:
+        reason = f"holds no run that can be read ({error!s:.200})"
         raise InputError(reason, key=folder, fix="give another workdir") from error
 
 

@@ -230,9 +230,10 @@ def _read_tool(tool: Any, label: str) -> dict[str, Any]:
 def _read_tool_choice(choice: Any) -> dict[str, Any]:
     if choice is None:
         return {}
-    if not isinstance(choice, dict) or choice.get("type") not in _TOOL_CHOICES:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if not isinstance(kind, str) or kind not in _TOOL_CHOICES:
         raise RequestError("tool_choice: must be an object with a type", param="tool_choice")
-    read: dict[str, Any] = {"tool_choice": _TOOL_CHOICES[choice["type"]]}
+    read: dict[str, Any] = {"tool_choice": _TOOL_CHOICES[kind]}
     if choice.get("disable_parallel_tool_use"):
         read["parallel_tool_calls"] = False
     return read

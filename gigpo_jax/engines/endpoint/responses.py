@@ -55,11 +55,14 @@ def convert_responses(body: Mapping[str, Any], chats: Mapping[str, Messages]) ->
     tools = body.get("tools") or []
     if not isinstance(tools, list):
         raise RequestError("tools: must be a list", param="tools")
+    included = body.get("include") or []
+    if not isinstance(included, list):
+        raise RequestError("include: must be a list", param="include")
     chat |= {
         "messages": messages,
         "tools": [_read_tool(tool, index) for index, tool in enumerate(tools)],
         "max_completion_tokens": body.get("max_output_tokens"),
-        "logprobs": _LOGPROBS in (body.get("include") or ()),
+        "logprobs": _LOGPROBS in included,
     }
     text = body.get("text")
     if isinstance(text, dict):

@@ -6,8 +6,7 @@ those that a restarted server read from its folder, are never confused with this
 """
 
 import base64
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,15 +156,17 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         content = choice["logprobs"]["content"]
         spans = choice["weight_versions"]
         reason = choice["finish_reason"]
-        logprobs = [float(entry["logprob"]) for entry in content]
+        # In the learner's dtype: a number beyond its range is infinite there.
+        logprobs = _read_floats(entry["logprob"] for entry in content)
         has_equal_ids = [entry["token_id"] for entry in content] == list(tokens)
         # With engine.entropies; see `add_entropies` for vLLM.
-        entropies = [float(value) for value in choice.get("entropies", ())]
+        entropies = _read_floats(choice.get("entropies", ()))
         versions = [parse_version(run, str(span["version"])) for span in spans]
         starts = [int(span["start"]) for span in spans]
         ends = [int(span["end"]) for span in spans]
         lengths = [end - start for start, end in zip(starts, ends, strict=True)]
         ids = np.asarray(tokens, np.int32)
+        numbers = np.asarray([version or 0 for version in versions], np.int32)
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise ServerFault(f"unexpected answer ({type(err).__name__}: {err})") from err
     # The learner trains on these tokens: each must have its own log-probability and a version.
@@ -176,25 +177,30 @@ def read_generated(answer: Any, run: str, limit: int, *, inflight: bool = False)
         raise ServerFault(
             f"inconsistent answer ({ids.size} tokens of at most {limit}, {sum(lengths)} labelled)"
         )
-    if len(entropies) not in (0, ids.size) or not all(map(math.isfinite, entropies)):
+    if len(entropies) not in (0, ids.size) or not np.isfinite(entropies).all():
         raise ServerFault("entropies that are missing or not finite")
     # Rounding may lift the log-probability of a certain token a little above 0.
-    if not all(math.isfinite(value) and value <= 1e-3 for value in logprobs):
+    if not (np.isfinite(logprobs) & (logprobs <= 1e-3)).all():
         raise ServerFault("log-probabilities that are not finite")
     if not isinstance(reason, str) or reason not in REASONS:
         raise ServerFault(f"the server ended the request: {reason}")
     is_mixed = len(set(versions)) > 1
     if None in versions or (is_mixed and not inflight):
         raise ServerFault("sampled from weights that this run did not push")
-    token_versions = np.repeat(np.asarray(versions, np.int32), lengths)
+    token_versions = np.repeat(numbers, lengths)
     return Completion(
         ids,
-        np.asarray(logprobs, np.float32),
+        logprobs,
         REASONS[reason],
         int(token_versions.min()),
         versions=token_versions if is_mixed else None,
-        entropies=np.asarray(entropies, np.float32) if entropies else None,
+        entropies=entropies if entropies.size else None,
     )
+
+
+def _read_floats(values: Iterable[Any]) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray([float(value) for value in values], np.float32)
 
 
 def add_entropies(answer: Any) -> None:
@@ -216,8 +222,8 @@ def add_entropies(answer: Any) -> None:
                     raise ValueError("an alternative that is a token")
                 entropies.append(-float(alternative["logprob"]))
             choice["entropies"] = entropies
-    except (KeyError, TypeError, ValueError) as err:
-        raise ServerFault(f"no entropies in the answer ({err!r})") from err
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise ServerFault(f"no entropies in the answer ({err!r:.200})") from err
 
 
 def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:
@@ -239,14 +245,14 @@ def read_probe(answer: Any, tokens: Sequence[int]) -> np.ndarray:
         # The first row is null: nothing precedes the first token.
         for row, token in zip(rows[1:], tokens[1:], strict=True):
             values.append(row[str(token)]["logprob"])
-        return np.asarray(values, np.float32)
-    except (KeyError, TypeError, ValueError) as err:
-        raise ServerFault(f"unexpected answer to the probe ({err!r})") from err
+        return _read_floats(values)
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise ServerFault(f"unexpected answer to the probe ({err!r:.200})") from err
 
 
 def check_served(
     url: str,
-    description: dict[str, Any],
+    description: Any,
     expected: dict[str, Any],
     *,
     max_length: int,
@@ -262,8 +268,11 @@ def check_served(
       fixes: Remedies by key.
 
     Raises:
+      ServerFault: The description is no JSON object.
       InputError: A value differs.
     """
+    if not isinstance(description, dict):
+        raise ServerFault(f"unexpected description ({description!r:.200})")
     for key, value in expected.items():
         if description.get(key) != value:
             fix = fixes.get(key, "serve the folder of model.path")
@@ -273,9 +282,9 @@ def check_served(
                 fix=fix,
             )
     server_length = description.get("max_model_len", 0)
-    if server_length < max_length:
+    if type(server_length) is not int or server_length < max_length:
         raise InputError(
-            f"takes {server_length} tokens, sampling.max_prompt_tokens + "
+            f"takes {server_length!r:.40} tokens, sampling.max_prompt_tokens + "
             f"sampling.max_response_tokens are {max_length}",
             key=url,
             fix=fixes["max_model_len"],

@@ -1,0 +1,49 @@
+"""Fuzzes one parser: python -m tests.fuzz NAME --seconds=600 --out=DIR.
+
+Inputs follow the coverage of the code (the package atheris). Each new kind of error is printed with
+an input, a file of DIR, and the search goes on. `make fuzz` runs all parsers.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["gigpo_jax"]):
+    from tests.fuzz import search, targets
+    from tests.fuzz.mutation import mutate
+
+
+def main() -> None:
+    """Searches for a time."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("name", choices=[*targets.TARGETS])
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--out", type=Path, default=Path("runs/fuzz"))
+    args = parser.parse_args()
+    target = targets.TARGETS[args.name]
+    findings = search.Findings(target, args.out / args.name)
+
+    def change(data: bytes, max_size: int, seed: int) -> bytes:
+        rng = random.Random(seed)
+        if rng.random() < 0.5:
+            return atheris.Mutate(data, max_size)
+        return mutate(data, rng, target.prefix)[:max_size]
+
+    # Inputs that reach new code are kept there.
+    corpus = args.out / "corpus" / args.name
+    corpus.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as seeds:
+        for number, data in enumerate(target.seeds()):
+            Path(seeds, str(number)).write_bytes(data)
+        flags = [f"-max_total_time={args.seconds}", f"-max_len={search.MAX_SIZE}", "-verbosity=0"]
+        command = [sys.argv[0], *flags, "-timeout=60", "-rss_limit_mb=4096", str(corpus), seeds]
+        atheris.Setup(command, findings.add, custom_mutator=change)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

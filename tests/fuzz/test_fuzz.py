@@ -1,0 +1,31 @@
+"""Parsers answer any input with their own errors: valid ones, past findings, and random changes."""
+
+import random
+import time
+
+import pytest
+
+from tests.fuzz.search import FINDINGS, make_inputs, try_input
+from tests.fuzz.targets import TARGETS
+
+SECONDS = 6.0  # of CPU, for each parser
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_are_valid_and_findings_are_answered(name):
+    target = TARGETS[name]
+    for data in target.seeds():
+        target.read(data)
+    for file in sorted((FINDINGS / name).glob("*")):
+        assert try_input(target, file.read_bytes()) == "", file.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_random_changes_are_answered(name, seed):
+    target = TARGETS[name]
+    end = time.process_time() + SECONDS
+    for data in make_inputs(target, random.Random(seed)):
+        assert try_input(target, data) == "", data[:2000]
+        if time.process_time() > end:
+            break
