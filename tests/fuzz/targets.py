@@ -56,7 +56,7 @@ from gigpo_jax.rollout.record import (
 from gigpo_jax.run.checksums import digest
 from gigpo_jax.run.restore import restore_newest
 from gigpo_jax.run.saved_runs import read_records
-from gigpo_jax.tools.import_gguf import __main__ as import_gguf
+from gigpo_jax.tools.import_gguf.command import _write_contents
 from gigpo_jax.tools.import_gguf.config import make_config, make_generation_config
 from gigpo_jax.tools.import_gguf.reader import GgufFile, Tensor, open_gguf
 from gigpo_jax.tools.import_gguf.tensors import list_sources
@@ -256,7 +256,7 @@ def convert_metadata(gguf: GgufFile, folder: Path) -> DecoderConfig:
         "tokenizer.json": make_tokenizer(gguf),
         "tokenizer_config.json": make_tokenizer_config(gguf),
     }
-    return import_gguf._write_contents(folder, gguf, contents)
+    return _write_contents(folder, gguf, contents)
 
 
 def seed_gguf() -> list[bytes]:
