@@ -17,13 +17,15 @@ RUN = (
     "--config.train.iterations=1",
     "--config.train.groups=2",
     "--config.train.group_size=2",
-    "--config.train.minibatch=16",
-    "--config.eval.tasks=8",
+    "--config.train.minibatch=8",
+    "--config.env.max_steps=2",
+    "--config.engine.slots=4",
+    "--config.eval.tasks=2",
 )
 BOUNDS = {
     "gigpo train": RUN,
     "gigpo compare": (*RUN, "--config.eval.greedy=False", "--seeds=0"),
-    "gigpo eval": ("--config.eval.tasks=8",),
+    "gigpo eval": ("--config.eval.tasks=2",),
     "gigpo envs": ("--games=4",),  # of `generate` alone
     "tensorboard --logdir": ("--inspect",),  # prints what is in the folder, and serves nothing
 }
