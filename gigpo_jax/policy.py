@@ -11,7 +11,6 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.engine_split import check_engine, engine_tensor
 from gigpo_jax.devices.memory import SignalBytes, check_memory
 from gigpo_jax.devices.mesh import gathered, row_constraint, shard_parameters
 from gigpo_jax.models import decoder
@@ -132,9 +131,13 @@ def load_policy(
         )
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
-    tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
-    if samples and config.engine.name == "jax":
-        check_engine(config, shape, mesh, tensor)
+    tensor = 1
+    if mesh.size > 1 or config.engine.devices or config.engine.tensor > 1:
+        from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+
+        tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
+        if samples and config.engine.name == "jax":
+            check_engine(config, shape, mesh, tensor)
     hosts = jax.process_count()
     check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)

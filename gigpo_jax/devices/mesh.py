@@ -117,32 +117,12 @@ def split_devices(
     Raises:
       InputError: no device would be left to train, or they are TPUs of several hosts.
     """
-    number = config.engine.devices
     devices = list(jax.devices() if devices is None else devices)
-    hosts: dict[int, list[jax.Device]] = {}
-    for device in devices:
-        hosts.setdefault(device.process_index, []).append(device)
-    # Hosts may have different numbers of devices; each must keep one that trains.
-    fewest = min(map(len, hosts.values()))
-    if number >= fewest:
-        raise InputError(
-            f"a host has {fewest} devices, and one at least must train",
-            key="config.engine.devices",
-            value=number,
-        )
-    if number and len(hosts) > 1 and devices[0].platform == "tpu":
-        raise InputError(
-            "XLA's compiler fails for most subsets of the TPUs of several hosts",
-            key="config.engine.devices",
-            value=number,
-            fix="use 0",
-        )
-    engines = {
-        host: host_devices[len(host_devices) - number :] for host, host_devices in hosts.items()
-    }
-    # In the order of `devices`, on which the mesh of the learner depends.
-    learner = [device for device in devices if device not in engines[device.process_index]]
-    return learner, engines[jax.process_index()]
+    if not config.engine.devices:
+        return devices, []
+    from gigpo_jax.devices.reserved_devices import reserve_devices
+
+    return reserve_devices(config.engine.devices, devices)
 
 
 def learner_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -11,6 +11,7 @@ from gigpo_jax.env_bridge.prompts import (
     Exchange,
     History,
     Prompt,
+    PromptTemplate,
     collect_images,
     fit_prompt,
     read_inputs,
@@ -20,6 +21,24 @@ from gigpo_jax.env_bridge.types import Observation
 # After the oldest pairs are dropped, at most limit / _FREED_SHARE tokens stay. With a limit that is
 # just met, every step would drop a pair, and no prompt would continue the one before.
 _FREED_SHARE = 2
+
+
+def make_conversation(template: PromptTemplate) -> Conversation:
+    """Makes a conversation from a template of prompts.
+
+    A template with the methods `system` and `user` says which text all steps share. Any other one
+    becomes the user message of each step, without history. The methods `request_summary` and
+    `recall_summary` may be missing.
+    """
+    if isinstance(template, Conversation):
+        return template
+    user = getattr(template, "user", None)
+    system = getattr(template, "system", None)
+    if user is None or system is None:
+        return Conversation(template)
+    names = ("request_summary", "recall_summary")
+    methods = {name: getattr(template, name) for name in names if hasattr(template, name)}
+    return Conversation(user, system, **methods)
 
 
 def build_conversation_prompt(

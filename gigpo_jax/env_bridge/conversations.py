@@ -82,23 +82,5 @@ def summary_anchor(anchor: str) -> str:
     return "summary\n" + anchor
 
 
-def make_conversation(template: PromptTemplate) -> Conversation:
-    """Makes a conversation from a template of prompts.
-
-    A template with the methods `system` and `user` says which text all steps share. Any other one
-    becomes the user message of each step, without history. The methods `request_summary` and
-    `recall_summary` may be missing.
-    """
-    if isinstance(template, Conversation):
-        return template
-    user = getattr(template, "user", None)
-    system = getattr(template, "system", None)
-    if user is None or system is None:
-        return Conversation(template)
-    names = ("request_summary", "recall_summary")
-    methods = {name: getattr(template, name) for name in names if hasattr(template, name)}
-    return Conversation(user, system, **methods)
-
-
 class NoSummaryRoom(InputError):
     """A task leaves no room for observations beside summaries."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import ReferenceTable, find_entry, load_reference
 from gigpo_jax.env_bridge.base import Expert, TextEnv
-from gigpo_jax.env_bridge.conversations import CHAT, make_conversation
+from gigpo_jax.env_bridge.conversations import CHAT
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
 from gigpo_jax.envs.entry_types import RUN_ARGUMENTS, Environment, check_options
@@ -175,6 +175,8 @@ def find_style(name: str, style: str) -> PromptTemplate:
             value=repr(style),
             fix=f"choose one of {choices}, {CHAT}_STYLE, or name module:NAME",
         )
+    from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+
     return make_conversation(styles[base])
 
 

@@ -7,7 +7,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.agents import Examples, find_agent
-from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
+from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.env_bridge.image_marks import number_images
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry

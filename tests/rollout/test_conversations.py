@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
+from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.step_prompts import build_step_prompt

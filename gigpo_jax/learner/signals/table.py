@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.scored_steps import ScoredSteps
-from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import Algorithm

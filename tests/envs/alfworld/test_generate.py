@@ -17,7 +17,8 @@ from gigpo_jax.envs.alfworld.data import package
 from gigpo_jax.envs.alfworld.data.game_folder import MANIFEST
 from gigpo_jax.envs.alfworld.data.generate import ensure_games, generate_games
 from gigpo_jax.envs.alfworld.data.package import read_package
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, extract_task, parse_phrase
+from gigpo_jax.envs.alfworld.phrases import parse_phrase
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, extract_task
 from gigpo_jax.envs.command_line import main
 from tests.envs.alfworld.generated import COUNT, full, small
 

@@ -130,7 +130,7 @@ def test_an_expert_demonstrates_its_subgoals() -> None:
 def test_the_alfworld_expert_works_through_the_parts_of_its_task() -> None:
     from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
     from gigpo_jax.envs.alfworld.expert.thoughts import name_subgoal
-    from gigpo_jax.envs.alfworld.tasks import parse_phrase
+    from gigpo_jax.envs.alfworld.phrases import parse_phrase
 
     goal = parse_phrase("put a clean mug in shelf")
     beliefs = Beliefs("You see a shelf 1, and a sinkbasin 1.")

@@ -10,12 +10,8 @@ import pytest
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
-from gigpo_jax.env_bridge.conversations import (
-    Conversation,
-    SummaryLimits,
-    make_conversation,
-    summary_anchor,
-)
+from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, summary_anchor
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
 from gigpo_jax.env_bridge.step_prompts import build_step_prompt

@@ -22,7 +22,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.agents import AGENTS
-from gigpo_jax.env_bridge.conversations import make_conversation
+from gigpo_jax.env_bridge.conversation_prompts import make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.reflexion.episode_part import REFLECTION, ReflectionsPart

@@ -10,7 +10,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs, get_type
 from gigpo_jax.envs.alfworld.expert.likely_places import is_likely
-from gigpo_jax.envs.alfworld.tasks import Goal, parse_phrase
+from gigpo_jax.envs.alfworld.phrases import parse_phrase
+from gigpo_jax.envs.alfworld.tasks import Goal
 
 _LOOK = "look"
 _TYPES_WITH_DOOR = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
