@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.alfworld.engine.game import Game
 
 RESULT = Path(__file__).parent / "results" / "alfworld_engine.json"

@@ -1,7 +1,7 @@
 """The policy of a run: a model's shape, its sharded parameters and its tokenizer."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,13 +131,7 @@ def load_policy(
         )
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
-    tensor = 1
-    if mesh.size > 1 or config.engine.devices or config.engine.tensor > 1:
-        from gigpo_jax.devices.engine_split import check_engine, engine_tensor
-
-        tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
-        if samples and config.engine.name == "jax":
-            check_engine(config, shape, mesh, tensor)
+    tensor = _engine_devices(config, shape, mesh, signals, samples=samples, trains=trains)
     hosts = jax.process_count()
     check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)
@@ -155,6 +149,26 @@ def load_policy(
     shape, params = load_hf(folder, dtype=dtype, shardings=param_shardings(shape, mesh))
     shape = replace(shape, num_tokens=num_tokens)
     return Policy(shape, params, tokenizer, adapter, scale, base, tensor)
+
+
+def _engine_devices(
+    config: ConfigDict,
+    shape: decoder.DecoderConfig,
+    mesh: jax.sharding.Mesh,
+    signals: Mapping[str, int],
+    *,
+    samples: bool,
+    trains: bool,
+) -> int:
+    """Returns how many devices split the engine's weights; checks that they can."""
+    if mesh.size == 1 and not config.engine.devices and config.engine.tensor <= 1:
+        return 1
+    from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+
+    tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
+    if samples and config.engine.name == "jax":
+        check_engine(config, shape, mesh, tensor)
+    return tensor
 
 
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:

@@ -6,7 +6,6 @@ A reader of a path never sees a part of its new content.
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,38 +30,6 @@ def replace_file(path: Path) -> Iterator[Path]:
     finally:
         # After a rename the name is gone already; after an error a torn file must not stay.
         temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def replace_folder(path: Path, *, full: bool = False) -> Iterator[Path]:
-    """Yields a temporary folder for the block to fill, which is then renamed to `path`.
-
-    It is removed if the block raises.
-
-    Args:
-      full: Permission to replace a folder with files. Processes that opened its files keep them.
-
-    Raises:
-      OSError: The folder cannot be made; or it has files and `full` is not given.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the folder of `path`, because a rename cannot cross file systems. The random name keeps two
-    # processes that write the same folder apart.
-    holder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    new_folder = holder / "new"
-    try:
-        # Not the holder itself: mkdtemp makes it readable for this user only, and the renamed
-        # folder would stay so.
-        new_folder.mkdir()
-        yield new_folder
-        if full and path.exists():
-            # No system call swaps two folders: the old one moves aside and goes with the holder.
-            path.rename(holder / "old")
-        # Without `full` the system refuses to replace a folder that has files.
-        new_folder.rename(path)
-    finally:
-        # Errors are ignored: `path` is complete here, or the block's error is the one to report.
-        shutil.rmtree(holder, ignore_errors=True)
 
 
 def read_object(path: Path, fix: str = "download the complete folder again") -> dict[str, Any]:

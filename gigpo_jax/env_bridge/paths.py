@@ -1,11 +1,7 @@
 """Paths that users write, and the cache folder."""
 
-import contextlib
-import fcntl
 import os
 import re
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
@@ -58,30 +54,3 @@ def cache_folder(name: str) -> Path:
             fix="set it to a folder that you can write to",
         ) from err
     return folder
-
-
-@contextlib.contextmanager
-def lock_folder(folder: Path, *, timeout_s: float = 3600.0) -> Iterator[None]:
-    """Holds the lock of a folder that is generated, for which other processes wait.
-
-    Raises:
-      InputError: Another process holds the lock for more than `timeout_s` seconds.
-    """
-    # The lock is a file in the parent, because the folder itself appears by a rename at the end.
-    path = folder.parent / f".{folder.name}.lock"
-    # The file stays. Removing it would let two processes lock two files of the same name.
-    with open(path, "w") as file:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                # Polled, because a blocking flock has no time limit. The system releases the lock
-                # when the process ends, also if it is killed.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise InputError(
-                        f"another process has held it for {timeout_s:g} s", key=path, fix="end it"
-                    ) from None
-                time.sleep(0.05)
-        yield

@@ -16,7 +16,7 @@ from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import check_environment
 from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.envs import panels, registry
-from gigpo_jax.envs.alfworld.data import generate as alfworld
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.entry_types import check_options
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
@@ -68,7 +68,7 @@ def write_games(args: argparse.Namespace) -> str:
     if args.task_types is not None:
         task_types = [name.strip() for name in args.task_types.split(",")]
     with _progress_bar("game", args.games) as bar:
-        folder = alfworld.generate_games(
+        folder = generate_games(
             args.out,
             split=args.split,
             games=args.games,

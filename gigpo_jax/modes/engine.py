@@ -26,7 +26,8 @@ from gigpo_jax.policy import Policy, load_policy, lora_config
 from gigpo_jax.rollout.engines import make_engine, max_length
 from gigpo_jax.rollout.remote_engines import model_fingerprint
 from gigpo_jax.run import report
-from gigpo_jax.run.interrupts import Interrupted, run_async
+from gigpo_jax.run.coroutines import run_async
+from gigpo_jax.run.interrupts import Interrupted
 from gigpo_jax.run.progress import show_stage
 
 

@@ -40,8 +40,8 @@ from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.task_sources import make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
+from gigpo_jax.run.coroutines import run_async
 from gigpo_jax.run.hosts import Hosts, HostsStopped, open_hosts
-from gigpo_jax.run.interrupts import run_async
 from gigpo_jax.run.newest import newest_record
 from gigpo_jax.run.open_run import OpenRun, open_run
 from gigpo_jax.run.progress import show_stage

@@ -17,7 +17,8 @@ from gigpo_jax.engines.endpoint.sessions import EndpointSession, session_record
 from gigpo_jax.rollout.engines import make_engine
 from gigpo_jax.rollout.harness import MODEL, check_endpoint, make_endpoint
 from gigpo_jax.run import report
-from gigpo_jax.run.interrupts import Interrupted, run_async
+from gigpo_jax.run.coroutines import run_async
+from gigpo_jax.run.interrupts import Interrupted
 from gigpo_jax.run.open_run import open_run
 
 KEY = "GIGPO_API_KEY"

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gigpo_jax.core.early_interrupts import INTERRUPTS
 
@@ -71,30 +71,6 @@ class Interrupts:
         self.status = 128 + number
         if self._on_interrupt is not None:
             self._on_interrupt()
-
-
-def run_async(work: Coroutine[Any, Any, _T]) -> _T:
-    """`asyncio.run`, cancelled by SIGTERM and SIGINT; then raises `Interrupted`."""
-    task: asyncio.Task[_T] | None = None
-
-    def cancel() -> None:
-        # An interrupt may come before there is a task, and after its loop was closed.
-        if task is not None and not task.get_loop().is_closed():
-            # The thread-safe call also wakes a loop that waits for its sockets.
-            task.get_loop().call_soon_threadsafe(task.cancel)
-
-    interrupts = Interrupts(cancel)
-    with interrupts, asyncio.Runner() as runner:
-        task = runner.get_loop().create_task(work)
-        if interrupts.status:
-            task.cancel()
-        try:
-            return runner.get_loop().run_until_complete(task)
-        except asyncio.CancelledError:
-            # Another cancellation, such as a bug of the coroutine: not an interrupt.
-            if not interrupts.status:
-                raise
-    raise Interrupted(interrupts.status)
 
 
 async def wait_uninterrupted(work: asyncio.Future[_T]) -> _T:

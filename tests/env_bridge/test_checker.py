@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.env_bridge.checker import EnvCheckError, check_environment
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.command_line import main
 from tests.env_bridge import misbehaving
 from tests.envs.shell.sandboxes import skip_without_sandbox

@@ -18,7 +18,7 @@ from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.models import decoder
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.rollout import rollout

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from gigpo_jax.run.interrupts import Interrupted, Interrupts, run_async
+from gigpo_jax.run.coroutines import run_async
+from gigpo_jax.run.interrupts import Interrupted, Interrupts
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

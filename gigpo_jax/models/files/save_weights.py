@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.folders import replace_folder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.files.safetensors_file import (
     INDEX,

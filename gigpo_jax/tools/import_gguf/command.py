@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.core.files import check_writable, replace_folder
+from gigpo_jax.core.files import check_writable
+from gigpo_jax.core.folders import replace_folder
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import SINGLE

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.folders import replace_folder
 from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.envs.panels import freeze_tasks
 

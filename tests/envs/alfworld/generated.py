@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 
 COUNT = 48  # games a split and size: eight of each task type
 

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from tests.envs.alfworld.differential import differences, odd_problem, random_command, write_game
 from tests.envs.alfworld.provocations import provocations
 from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK

@@ -15,7 +15,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data import package
 from gigpo_jax.envs.alfworld.data.game_folder import MANIFEST
-from gigpo_jax.envs.alfworld.data.generate import ensure_games, generate_games
+from gigpo_jax.envs.alfworld.data.generate import ensure_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.phrases import parse_phrase
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, extract_task
@@ -160,7 +161,7 @@ def test_the_same_arguments_give_the_same_bytes_in_another_process_without_impor
     tmp_path, full
 ):
     script = (
-        "import sys; from gigpo_jax.envs.alfworld.data.generate import generate_games\n"
+        "import sys; from gigpo_jax.envs.alfworld.data.one_split import generate_games\n"
         f"generate_games({str(tmp_path)!r}, 'train', {COUNT}, seed=3)\n"
         "packages = {name.split('.')[0] for name in sys.modules}\n"
         "assert not packages & {'alfworld', 'textworld', 'jax'}\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.envs.alfworld.data.generate import generate_games
+from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game import Game
 

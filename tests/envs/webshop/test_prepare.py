@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.paths import lock_folder
+from gigpo_jax.core.folders import lock_folder
 from gigpo_jax.envs.command_line import main
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue import store

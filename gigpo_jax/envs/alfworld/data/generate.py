@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import replace_folder
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
-from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.envs.alfworld.data.game_folder import (
     MANIFEST,
     VERSION,
@@ -24,7 +22,7 @@ from gigpo_jax.envs.alfworld.data.room_size import RoomSize, make_room_size
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, check_task_types
 
 
-def _make_manifest(
+def make_manifest(
     split: str, games: int, seed: int, size: RoomSize, task_types: Sequence[str] | None = None
 ) -> dict:
     """Checks the arguments of a split; returns its manifest."""
@@ -88,53 +86,11 @@ def _has_split(folder: Path, manifest: Mapping) -> bool:
     return True
 
 
-def generate_games(
-    out: str | os.PathLike,
-    split: str,
-    games: int,
-    seed: int = 0,
-    size: str = "full",
-    *,
-    receptacles: int | tuple[int, int] | None = None,
-    objects: int | tuple[int, int] | None = None,
-    task_types: Sequence[str] | None = None,
-    progress: Progress = no_progress,
-) -> Path:
-    """Writes the games of one split in the layout of the genuine data, unless they are there.
-
-    The parameters are the options of the command `alfworld generate`.
-
-    Args:
-      out: Data folder; each split is a folder in it.
-      split: "train", "valid_seen" or "valid_unseen".
-      games: Number of games.
-      seed: Seed of the games.
-      size: "small" or "full".
-      receptacles: Number or (least, greatest) pair; default: as for the size.
-      objects: Number or (least, greatest) pair, the task's objects and the lamp included.
-      task_types: Task types, in turn; default: all six.
-      progress: Function that is called with 1 after every game.
-
-    Returns:
-      Folder of the split.
-
-    Raises:
-      InputError: the `alfworld` package is missing, an argument is wrong, or the folder holds other
-        files.
-    """
-    room_size = make_room_size(size, receptacles, objects)
-    manifest = _make_manifest(split, games, seed, room_size, task_types)
-    if not os.fspath(out):
-        raise InputError("no data folder", key="out", value="''", fix="name the one to write")
-    folder = expand_path("out", out) / split
-    _ensure_split(folder, manifest, room_size, progress)
-    return folder
-
-
-def _ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
+def ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
     """Writes the games of a split, unless they are there."""
     if _has_split(folder, manifest):
         return
+    from gigpo_jax.core.folders import replace_folder
     from gigpo_jax.envs.alfworld.data.write_games import write_split
 
     try:
@@ -166,7 +122,7 @@ def ensure_games(
     Args:
       cache_root: Parent of the data folder, whose name has a hash of the arguments.
       splits: Split -> number of games, such as {"train": 512, "valid_unseen": 128}.
-      seed, size, receptacles, objects, progress: Arguments of `generate_games`.
+      seed, size, receptacles, objects, progress: Arguments of `one_split.generate_games`.
 
     Returns:
       Data folder.
@@ -183,12 +139,12 @@ def ensure_games(
     room_size = make_room_size(size, receptacles, objects)
     # Checked before anything is written: a wrong split leaves no half data folder.
     manifests = [
-        _make_manifest(split, splits[split], seed, room_size)
+        make_manifest(split, splits[split], seed, room_size)
         # Sorted: the order of a config's keys must not name another data folder.
         for split in sorted(splits)
     ]
     digest = hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()[:12]
     data = Path(cache_root) / f"alfworld-{size}-seed{seed}-{digest}"
     for manifest in manifests:
-        _ensure_split(data / manifest["split"], manifest, room_size, progress)
+        ensure_split(data / manifest["split"], manifest, room_size, progress)
     return data

@@ -7,8 +7,9 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.folders import lock_folder
 from gigpo_jax.env_bridge.base import Progress, no_progress
-from gigpo_jax.env_bridge.paths import cache_folder, lock_folder
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.search.data.world import SPLITS, check_world, make_world
 from gigpo_jax.envs.search.questions import Question
 from gigpo_jax.envs.search.retrieval.bm25_index import build_index

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.folders import replace_folder
 from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.envs.search.retrieval.corpus import (
     Passages,

@@ -15,8 +15,8 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
+from gigpo_jax.core.folders import lock_folder
 from gigpo_jax.env_bridge.base import Progress, no_progress
-from gigpo_jax.env_bridge.paths import lock_folder
 from gigpo_jax.envs.webshop.catalogue import goals, store
 from gigpo_jax.envs.webshop.catalogue.goals import Template
 from gigpo_jax.envs.webshop.catalogue.sources import Product, Sources, load_products

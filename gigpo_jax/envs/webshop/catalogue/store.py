@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.folders import replace_folder
 from gigpo_jax.envs.webshop.catalogue.sources import PREPARE, Sources
 
 FORMAT = 2

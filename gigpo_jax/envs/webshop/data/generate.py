@@ -14,8 +14,9 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.folders import lock_folder
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
-from gigpo_jax.env_bridge.paths import cache_folder, lock_folder
+from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data.assortment import Assortment, Shelf, load_assortment

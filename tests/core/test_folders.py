@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.core.files import replace_folder
+from gigpo_jax.core.folders import replace_folder
 
 
 def _fill(path: Path, text: str, **options: bool) -> None:
