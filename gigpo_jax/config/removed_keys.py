@@ -32,7 +32,21 @@ class Removed:
     same_as: str = ""
 
 
+# "OWNER:KEY" is a key of one algorithm or environment, which others may still have.
 REMOVED = {
+    "serl:rl.settings.refresh": Removed("always 10", 10),
+    "serl:rl.settings.trajectory_format": Removed("always response", "response"),
+    "bilevel:rl.settings.token_gamma": Removed("always 1", 1.0),
+    "hcapo:rl.settings.smooth": Removed("always 0", 0.0),
+    "hgpo:rl.settings.weight_offset": Removed("always 1", 1),
+    "oprl:rl.settings.beta": Removed("always 0.05", 0.05),
+    "gagpo:rl.settings.lam": Removed("always 0.8", 0.8),
+    "text_critic:rl.settings.lam": Removed("always 0.7", 0.7),
+    "a2tgpo:rl.settings.alpha": Removed("always 0.3", 0.3),
+    "opd:rl.settings.strength": Removed("always 1; rl.settings.outcome decides", 1.0),
+    "repeat_discount:rl.settings.pair": Removed("always 0.95", 0.95),
+    "sokoban:env.options.depth": Removed("always 30", 30),
+    "shell:env.options.seed": Removed("always 0", 0),
     "rl.settings.prior": Removed("always return", "return"),
     "rl.settings.decay": Removed("always 0.99", 0.99),
     "rl.settings.temperature": Removed("always 5", 5.0),
@@ -103,7 +117,7 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
 
 def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
     """Whether the package does today what a saved value of a removed key asks for."""
-    removed = find_removed(name)
+    removed = find_removed(name, saved_values)
     if removed is None:
         return False
     if removed.same_as:
@@ -111,9 +125,17 @@ def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
     return removed.value is None or bool(removed.value == value)
 
 
-def find_removed(name: str) -> Removed | None:
-    """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed."""
+def find_removed(name: str, values: Mapping[str, Any]) -> Removed | None:
+    """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed.
+
+    Args:
+      name: Dotted key.
+      values: Values of the config by dotted key, which name its algorithms and environments.
+    """
     words = name.split(".")
+    owners = [values.get("rl.algorithm"), values.get("rl.settings.base"), values.get("env.name")]
     if name.startswith(f"{mix.MIX}.") and len(words) > 3:
         name = ".".join(["env", *words[3:]])
-    return REMOVED.get(name)
+        owners = [values.get(f"{mix.MIX}.{words[2]}.name", words[2])]
+    removed = (REMOVED.get(f"{owner}:{name}") for owner in owners)
+    return next(filter(None, removed), REMOVED.get(name))

@@ -107,7 +107,7 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
             continue
         from gigpo_jax.config.removed_keys import find_removed
 
-        removed = find_removed(name)
+        removed = find_removed(name, flatten(config))
         if removed:
             reason = f"no such key any more: {removed.fate}"
             yield InputError(reason, key=f"config.{name}", fix="leave it out")

@@ -21,9 +21,11 @@ from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
 from gigpo_jax.rl.neighbours import count_earlier, previous_values
 from gigpo_jax.rl.types import StepColumns
 
+PAIR = 0.95  # factor for each earlier step with the same two last actions, DPEPO's
+
 
 def repeat_discount(
-    columns: StepColumns, *, base: Callable[[StepColumns], Advantages], repeat: float, pair: float
+    columns: StepColumns, *, base: Callable[[StepColumns], Advantages], repeat: float
 ) -> Advantages:
     """Discounts the total advantages of `base`, and keeps their episode and step parts."""
     advantages = base(columns)
@@ -40,7 +42,7 @@ def repeat_discount(
     # Rows are in the order of steps, so earlier rows are earlier steps.
     repeats = count_earlier(action)
     pair_repeats = jnp.where(has_previous, count_earlier(action_pair), 0)
-    weight = (repeat**repeats + pair**pair_repeats) / 2
+    weight = (repeat**repeats + PAIR**pair_repeats) / 2
 
     total = advantages.total[steps.order]
     # W is at most 1. A negative advantage times W would be a smaller punishment for a repeat, so it
@@ -55,10 +57,7 @@ METHOD = Algorithm(
     columns=("action",),
     settings={
         BASE: BASE_GRPO,
-        # Both factors are those of DPEPO.
+        # DPEPO's, as `PAIR`.
         "repeat": Setting(0.8, "factor for each earlier step with the same action", FRACTION),
-        "pair": Setting(
-            0.95, "factor for each earlier step with the same two last actions", FRACTION
-        ),
     },
 )

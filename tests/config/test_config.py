@@ -194,6 +194,22 @@ def test_prompts_that_have_a_new_name_are_found():
     assert with_defaults(saved, ()) == {"env.prompt": "view"}
 
 
+def test_a_key_that_one_algorithm_or_environment_lost_is_another_ones():
+    saved = {"rl": {"algorithm": "gagpo", "settings": {"lam": 0.8}}}
+    assert with_defaults(saved, ()) == {"rl.algorithm": "gagpo"}
+    saved["rl"] = {"algorithm": "salt", "settings": {"base": "gagpo", "lam": 0.8}}
+    assert with_defaults(saved, ()) == {"rl.algorithm": "salt", "rl.settings.base": "gagpo"}
+    saved["rl"] = {"algorithm": "ppo", "settings": {"lam": 0.8}}
+    assert with_defaults(saved, ()) == {"rl.algorithm": "ppo", "rl.settings.lam": 0.8}
+    options = {"depth": 30}
+    saved = {"env": {"mix": {"sokoban": {"options": options}, "far": {"options": options}}}}
+    assert with_defaults(saved, ()) == {"env.mix.far.options.depth": 30}
+    config = default_config().unlock()
+    config.rl.algorithm, config.rl.settings.lam = "gagpo", 0.5
+    with pytest.raises(InputError, match=r"settings\.lam: no such key any more: always 0\.8"):
+        resolve(config)
+
+
 def test_options_that_became_keys_are_those_of_our_environments():
     options = {"max_steps": 30, "regret": True}
     saved = {"env": {"name": "frozenlake", "options": options}}
@@ -687,7 +703,7 @@ def test_the_core_has_few_keys_and_none_that_was_removed():
     entries = registry.ENVIRONMENTS.values()
     options = sum(len(getattr(entry, field)) for entry in entries for field in fields)
     settings = sum(len(algorithm.settings) for algorithm in ALGORITHMS.values())
-    assert len(KEYS) + options + settings <= 255  # 327 before; the goal is 230
+    assert len(KEYS) + options + settings <= 242  # 327 before; the goal is 230
     assert set(names) == {*KEYS}
     assert not KEYS.keys() & {*REMOVED, *MOVED}
     assert {*MOVED.values()} <= KEYS.keys()

@@ -313,7 +313,7 @@ def lite_ppo(c, *, ddof, penalty_in):
     return out
 
 
-def hcapo(c, episode, *, gamma, step_weight, normalize, ddof, temperature, ratio_clip, smooth):
+def hcapo(c, episode, *, gamma, step_weight, normalize, ddof, temperature, ratio_clip):
     """`episode` is [N] f64, the episode advantage."""
     chains = episodes(c)
     out = episode.copy()
@@ -324,13 +324,10 @@ def hcapo(c, episode, *, gamma, step_weight, normalize, ddof, temperature, ratio
         p = {n: math.exp(float(c["hindsight_logprob"][n]) / temperature) for n in rows}
         mean = sum(p.values()) / len(rows)
         end = int(c["step"][rows[-1]]) + 1
-        plain = {}
         for n in rows:
             rho = min(max(p[n] / mean, 1 - ratio_clip), 1 + ratio_clip)
-            plain[n] = rho * gamma ** (end - int(c["step"][n])) * total
+            q[n] = rho * gamma ** (end - int(c["step"][n])) * total
             won[n] = total > 0
-        for n, after in zip(rows, [*rows[1:], rows[-1]]):
-            q[n] = (1 - smooth) * plain[n] + smooth * plain[after]
     for rows in grouped({n: int(c["group"][n]) for n in q}):
         for n, part in z({n: q[n] for n in rows}, ddof, normalize).items():
             out[n] += step_weight * (max(part, 0.0) if won[n] else part)

@@ -121,13 +121,12 @@ def test_a_wrapper_takes_over_what_its_base_declares():
 
 def test_the_text_critic_whitens_gae_of_rewards_less_penalties():
     batch = random_batch(6)
-    lam = 0.6
     value = np.random.default_rng(2).normal(size=len(batch["mask"])).astype(np.float32)
-    found = make_advantages("text_critic", "paper", **SETTINGS, lam=lam)(
+    found = make_advantages("text_critic", "paper", **SETTINGS)(
         collect_columns(**batch, value=value)
     )
     rows = {name: batch[name] for name in ("trajectory", "step", "group", "mask")}
-    gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=lam)[
+    gae = oracle.step_gae(batch["reward"] - batch["penalty"], value, **rows, gamma=1.0, lam=0.7)[
         :, 0
     ]
     real = gae[batch["mask"]]

@@ -20,7 +20,6 @@ ENVIRONMENT = Environment(
         "kinds": Option(
             tuple, ("find", "count", "edit", "fix"), "kinds of tasks: find, count, edit, fix"
         ),
-        "seed": Option(int, 0, "seed of the tasks"),
         "anchor": Option(
             str, "observation", "anchor state: observation, or state (folder and its cwd)"
         ),

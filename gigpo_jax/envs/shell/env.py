@@ -45,13 +45,11 @@ class ShellEnv:
         self,
         *,
         kinds: Sequence[str],
-        seed: int,
         anchor: str,
         menu: bool,
         max_steps: int,
     ) -> None:
         self._kinds = tuple(kinds)
-        self._seed = seed
         self._anchor = anchor
         self._menu = menu
         self._max_steps = max_steps
@@ -72,7 +70,7 @@ class ShellEnv:
 
     def digest(self, task: Task) -> str:
         """SHA-256 of the task's content, in hexadecimal; panels freeze it."""
-        return hashlib.sha256(_draw_task(task, self._seed).content.encode()).hexdigest()
+        return hashlib.sha256(_draw_task(task).content.encode()).hexdigest()
 
     def reset(self, task: Task) -> Observation:
         if task.split not in SPLITS or task.type not in KINDS:
@@ -82,7 +80,7 @@ class ShellEnv:
                 value=repr(task.id),
                 fix="list the tasks again",
             )
-        self._task = _draw_task(task, self._seed)
+        self._task = _draw_task(task)
         self._folder = self._task.folder
         self._cwd = ROOT
         self._steps = 0
@@ -229,14 +227,13 @@ def _squeeze(text: str) -> str:
 
 # The episodes of a group have the same task, many of them in one worker.
 @functools.lru_cache(maxsize=64)
-def _draw_task(task: Task, seed: int) -> ShellTask:
-    return draw_for_split(task, f"{seed}", KINDS[task.type], lambda content: content.content)
+def _draw_task(task: Task) -> ShellTask:
+    return draw_for_split(task, "0", KINDS[task.type], lambda content: content.content)
 
 
 def make(
     *,
     kinds: tuple[str, ...] = tuple(KINDS),
-    seed: int = 0,
     anchor: str = "observation",
     menu: bool = False,
     max_steps: int = 10,
@@ -254,4 +251,4 @@ def make(
         raise InputError(f"must be {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
     check_sandbox()
-    return ShellEnv(kinds=kinds, seed=seed, anchor=anchor, menu=menu, max_steps=max_steps)
+    return ShellEnv(kinds=kinds, anchor=anchor, menu=menu, max_steps=max_steps)

@@ -23,11 +23,6 @@ ENVIRONMENT = Environment(
         "anchor": ANCHOR_OPTION,
         "size": Option(int, 6, "number of rows and columns of a room, border included: 5 to 10"),
         "boxes": Option(int, 1, "number of boxes, and of targets: 1 to 3"),
-        "depth": Option(
-            int,
-            30,
-            "largest number of moves in the backward play that makes a room: 2 a box to 100",
-        ),
     },
     run_arguments=("max_steps", "regret"),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},

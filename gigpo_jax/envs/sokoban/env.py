@@ -14,6 +14,7 @@ from gigpo_jax.envs.sokoban.picture import draw_room
 
 LETTERS = "#_O√XPS"  # the codes 0 to 6 as text
 GOAL = "push every box onto a target"
+DEPTH = 30  # largest number of moves in the backward play that makes a room
 # The published text: a letter between spaces, and a tab after them.
 _CELL_TEXTS = [f" {letter} \t" for letter in LETTERS]
 
@@ -76,7 +77,6 @@ def make(
     anchor: str = "state",
     size: int = 6,
     boxes: int = 1,
-    depth: int = 30,
     max_steps: int = 15,
     regret: bool = False,
 ) -> GameEnv:
@@ -86,10 +86,9 @@ def make(
     """
     check_whole("size", size, 5, 10)
     check_whole("boxes", boxes, 1, 3)
-    check_whole("depth", depth, 2 * boxes, 100)  # less leaves boxes on their targets
 
     def start_game(task: Task) -> SokobanGame:
-        return SokobanGame(_draw_level(task, size, boxes, depth), size, max_steps)
+        return SokobanGame(_draw_level(task, size, boxes), size, max_steps)
 
     return GameEnv(
         make_task_ids("sokoban"),
@@ -104,11 +103,11 @@ def make(
 
 # The episodes of a group play the same level, many of them in one worker.
 @functools.lru_cache(maxsize=64)
-def _draw_level(task: Task, size: int, boxes: int, depth: int) -> bytes:
+def _draw_level(task: Task, size: int, boxes: int) -> bytes:
     return draw_for_split(
         task,
-        f"{size} {boxes} {depth}",
-        lambda rng: draw_level(rng, size=size, boxes=boxes, depth=depth),
+        f"{size} {boxes} {DEPTH}",
+        lambda rng: draw_level(rng, size=size, boxes=boxes, depth=DEPTH),
         lambda cells: format_cells(cells, size),
     )
 

@@ -1,6 +1,5 @@
 """GAE over steps and then over the tokens of each response (RAGEN, arXiv 2504.20073, and VAGEN)."""
 
-from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.methods.bilevel.advantages import bilevel
 from gigpo_jax.rl.algorithm_types import CRITIC, LAM, PER_TOKEN, WHITENED, Algorithm
 
@@ -9,10 +8,7 @@ from gigpo_jax.rl.algorithm_types import CRITIC, LAM, PER_TOKEN, WHITENED, Algor
 METHOD = Algorithm(
     bilevel,
     columns=PER_TOKEN,
-    settings={
-        "lam": LAM,
-        "token_gamma": Setting(1.0, "discount factor from token to token", FRACTION),
-    },
+    settings={"lam": LAM},
     fixed=WHITENED,
     defaults={"gamma": 0.95},
     signals=(CRITIC,),

@@ -7,10 +7,11 @@ from gigpo_jax.rl.gae import bilevel_gae, response_mask
 from gigpo_jax.rl.ppo import whiten_tokens
 from gigpo_jax.rl.types import StepColumns
 
+# Discount factor from token to token, of both scripts.
+TOKEN_GAMMA = 1.0
 
-def bilevel(
-    columns: StepColumns, *, gamma: float, lam: float, token_gamma: float, **_: Any
-) -> Advantages:
+
+def bilevel(columns: StepColumns, *, gamma: float, lam: float, **_: Any) -> Advantages:
     """Whitens the advantages of `bilevel_gae`."""
     mask = response_mask(columns)
     estimates = bilevel_gae(
@@ -25,6 +26,6 @@ def bilevel(
         mask=columns.mask,
         gamma=gamma,
         lam=lam,
-        token_gamma=token_gamma,
+        token_gamma=TOKEN_GAMMA,
     )
     return whiten_tokens(estimates, mask)

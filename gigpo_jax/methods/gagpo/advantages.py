@@ -21,16 +21,17 @@ from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.graph import build_graph
 from gigpo_jax.rl.types import StepColumns
 
+LAMBDA = 0.8  # of GAE, our choice
+
 
 def gagpo(
-    columns: StepColumns, *, gamma: float, lam: float, normalize: str, ddof: int, **settings: Any
+    columns: StepColumns, *, gamma: float, normalize: str, ddof: int, **settings: Any
 ) -> Advantages:
     """Whitens GAE over the task; the episode part is zero.
 
     Args:
       columns: N steps.
       gamma: Discount factor from step to step.
-      lam: lambda of GAE.
       normalize: "mean_std" or "mean".
       ddof: Number subtracted from the count in a variance, 0 or 1.
       **settings: Other settings of `gigpo_advantages`, without effect.
@@ -41,7 +42,7 @@ def gagpo(
     reward = steps.reward - steps.penalty
     # Means of returns, as published. `graph.solve_values` would also pool what follows the state.
     returns, _ = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
-    gae = graph.gae(reward, graph.average(returns), lam)
+    gae = graph.gae(reward, graph.average(returns), LAMBDA)
     step = segments.compare_values(
         gae, gae, steps.group, steps.valid, normalize=normalize, ddof=ddof, eps=1e-6
     )

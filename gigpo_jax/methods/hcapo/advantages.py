@@ -5,13 +5,13 @@ when the policy reads the episode's end first (the column `hindsight_logprob`):
 
     p_t   = exp(h_t / 5)
     rho_t = clip(p_t / mean of p over the episode, 1 - c, 1 + c)
-    Q_t   = rho_t gamma^(T - t) R             (1 - smooth) Q_t + smooth Q_(t+1) with smoothing
+    Q_t   = rho_t gamma^(T - t) R
     A     = A_E + step_weight z(Q)            z over all rows of the task group;
                                               0 in place of a negative z(Q) in a successful episode
 
 Our choices: R is the return without penalties, which count in A_E alone; an episode is successful
-if R > 0; a last step is not smoothed. `gigpo_jax.methods.hcapo.episode_ends` has the scoring pass
-and what the policy reads.
+if R > 0; the smoothed form, half of Q_(t+1), is not here. `gigpo_jax.methods.hcapo.episode_ends`
+has the scoring pass and what the policy reads.
 """
 
 from typing import Any
@@ -23,7 +23,6 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, Normalize, compute_returns, order_steps
 from gigpo_jax.rl.gigpo import gigpo
-from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
 TEMPERATURE = 5.0  # divisor of log-probabilities in hindsight, the paper's
@@ -37,7 +36,6 @@ def hcapo(
     step_weight: ArrayLike,
     normalize: Normalize,
     ddof: int,
-    smooth: float,
     **settings: Any,
 ) -> Advantages:
     """Adds a step's standardised hindsight return to its episode's advantage."""
@@ -60,8 +58,6 @@ def hcapo(
     # t counts from 0 and T is the number of steps, so T - t is 1 at the last one.
     steps_left = (last_step - steps.step + 1).astype(jnp.float32)
     value = ratio * jnp.power(jnp.float32(gamma), steps_left) * score
-    # A last step has no next one and mixes with itself, which leaves it as it is.
-    value = (1.0 - smooth) * value + smooth * following_values(steps, value, value)
     value = jnp.where(steps.valid, value, 0.0)
     step_advantage = segments.compare_values(
         value, value, steps.group, steps.valid, normalize=normalize, ddof=ddof, eps=1e-6

@@ -1,6 +1,6 @@
 """HGPO (arXiv 2602.22817): step advantages in nested groups of equal recent history."""
 
-from gigpo_jax.core.settings import NOT_NEGATIVE, Setting, one_of
+from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.methods.hgpo.advantages import hgpo
 from gigpo_jax.rl.algorithm_types import STEP, Algorithm
 
@@ -10,12 +10,6 @@ METHOD = Algorithm(
     settings={
         "history": Setting(2, "number of past steps that the deepest level compares", NOT_NEGATIVE),
         "alpha": Setting(1.0, "exponent of the levels' weights", NOT_NEGATIVE),
-        # Paper and code differ here; the default is the code's.
-        "weight_offset": Setting(
-            1,
-            "offset of the weights; 1: they count from 2, as in the authors' code; 0: from 1",
-            one_of(0, 1),
-        ),
     },
     fixed=STEP,
 )

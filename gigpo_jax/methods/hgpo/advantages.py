@@ -5,12 +5,12 @@ whose last k anchor states, the present one included, are the same:
 
     a_k = (G - mean G) / F                      F with ddof 0, over levels with at least two steps
     A_t = sum over k of w_k a_k
-    w_k = L_k^alpha / (sum of L_k^alpha + 1e-6)             L_k = k + weight_offset
+    w_k = L_k^alpha / (sum of L_k^alpha + 1e-6)             L_k = k + 1
 
 Levels with a_k = 0 have no weight. There is no episode term.
 
-The authors' code has weight_offset 1 (weights 2, 3, ..), their paper counts from 1 (weight_offset
-0). Our choice: a_k within 1e-6 of 0 counts as 0, so that rounding does not turn a level on.
+The weights count from 2, as in the authors' code; their paper counts from 1. Our choice: a_k within
+1e-6 of 0 counts as 0, so that rounding does not turn a level on.
 """
 
 from typing import Any
@@ -28,7 +28,6 @@ def hgpo(
     *,
     history: int,
     alpha: float,
-    weight_offset: int,
     normalize: str,
     **settings: Any,
 ) -> Advantages:
@@ -38,7 +37,6 @@ def hgpo(
       columns: N steps.
       history: K, past steps that the deepest level compares.
       alpha: Exponent of the levels' weights; 0 weighs all levels equally.
-      weight_offset: Offset of the levels' weights, 1 or 0.
       normalize: "mean_std" or "mean".
       **settings: Settings of `gigpo_advantages`. `gamma` and `penalty_in` have an effect.
     """
@@ -65,7 +63,7 @@ def hgpo(
         )
         # A level without peers has weight 0 below, and leaves the weight to the others.
         has_peers = member & (segments.count_members(segment, member) > 1)
-        levels.append((k + weight_offset, jnp.where(has_peers, advantage, 0.0)))
+        levels.append((k + 1, jnp.where(has_peers, advantage, 0.0)))
 
     advantages = jnp.stack([advantage for _, advantage in levels])
     weights = jnp.stack(

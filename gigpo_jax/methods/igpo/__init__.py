@@ -1,6 +1,5 @@
 """IGPO (arXiv 2510.14967) and A2TGPO (arXiv 2605.06200): turns earn information."""
 
-from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.methods.igpo.advantages import a2tgpo, igpo
 from gigpo_jax.rl.algorithm_types import GAINS, ONE_EACH, Algorithm
 
@@ -20,10 +19,7 @@ A2TGPO = Algorithm(
     signals=(ANSWERS, "gigpo_jax.methods.igpo.clip_scales:ClipScales"),
     changes="clips",
     columns=("answer_logprob",),
-    settings={
-        # alpha, the clips and the missing KL term are from a copy of its code.
-        "alpha": Setting(0.3, "weight of the information gains", NOT_NEGATIVE),
-    },
+    # The clips and the missing KL term are from a copy of its code.
     fixed=GAINS | {"ratio": "sequence"},
     defaults=ONE_EACH | {"gamma": 1.0, "clip_low": 3e-3, "clip_high": 4e-3, "kl_coef": 0.0},
 )

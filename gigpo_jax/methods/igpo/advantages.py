@@ -60,7 +60,9 @@ def igpo(
     )
 
 
-# Largest relative change of a turn's clips by its gain, that of a copy of the authors' code.
+# Of a copy of the authors' code: the weight of gains, and the largest relative change of a turn's
+# clips by its gain.
+ALPHA = 0.3
 CLIP_SCALE = 0.3
 
 
@@ -69,7 +71,6 @@ def a2tgpo(
     *,
     gamma: float,
     penalty_in: PenaltyIn,
-    alpha: float,
     **settings: Any,
 ) -> Advantages:
     """Adds scaled gains to the outcome, and widens or narrows the clips of each turn by its gain.
@@ -97,7 +98,7 @@ def a2tgpo(
         turn.astype(jnp.float32), steps.step, steps.trajectory, 1.0
     )
     # A sum of n standardised gains grows with sqrt(n): early turns would outweigh late ones.
-    gains = alpha * gains / jnp.sqrt(jnp.maximum(remaining_turns, 1.0))
+    gains = ALPHA * gains / jnp.sqrt(jnp.maximum(remaining_turns, 1.0))
     # 2 sigmoid(u) - 1 is between -1 and 1: the scale stays within CLIP_SCALE of 1. A
     # last step has u = 0.
     scale = jnp.where(steps.valid, 1.0 + CLIP_SCALE * (2.0 * jax.nn.sigmoid(u) - 1.0), 0.0)

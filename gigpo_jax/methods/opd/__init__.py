@@ -1,6 +1,6 @@
 """On-policy distillation: a frozen teacher scores every token that the policy sampled."""
 
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule, Setting
+from gigpo_jax.core.settings import NOT_NEGATIVE, Rule, Setting
 from gigpo_jax.methods.opd.advantages import distillation_advantages, opd
 from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
 
@@ -23,7 +23,6 @@ METHOD = Algorithm(
         "teacher": Setting(
             "", "model that scores responses, with the tokenizer of the policy", MODEL
         ),
-        "strength": Setting(1.0, "weight of the teacher's log-ratio", POSITIVE),
         "outcome": Setting(
             0.0, "weight of the base's advantages; 0: the teacher alone", NOT_NEGATIVE
         ),

@@ -2,9 +2,9 @@
 
 With response token j, the teacher pi_T and the policy pi before the update:
 
-    A_j = outcome A + strength (log pi_T(y_j | prompt, y_<j) - log pi(y_j | prompt, y_<j))
+    A_j = outcome A + log pi_T(y_j | prompt, y_<j) - log pi(y_j | prompt, y_<j)
 
-The mean of the second term over the policy's own samples is minus the reverse KL divergence from
+The mean of the log-ratio over the policy's own samples is minus the reverse KL divergence from
 the teacher, so its policy gradient lowers that divergence. It has no reward and no group: with
 `outcome` 0, the default, the environment only gives the states. TCOD (arXiv 2604.24005) has this
 advantage, with curricula of the episodes' length that are not part of it.
@@ -48,8 +48,6 @@ def distillation_advantages(
     difference: Array,
     action_mask: Array | None,
     iteration: ArrayLike,
-    *,
-    strength: float,
     **settings: Any,
 ) -> Array:
     """Adds the teacher's term to advantages of tokens.
@@ -59,11 +57,10 @@ def distillation_advantages(
       difference: [..., C] f32, nats; the teacher's log-probability less the policy's.
       action_mask: Not read: the teacher scores thoughts and actions alike.
       iteration: Not read.
-      strength: Weight of the teacher's term.
       **settings: Settings of `base`, not read.
 
     Returns:
       [..., C] f32.
     """
     del action_mask, iteration, settings
-    return advantage + strength * difference
+    return advantage + difference

@@ -4,12 +4,11 @@ from gigpo_jax.core.settings import POSITIVE, Setting
 from gigpo_jax.methods.oprl.advantages import oprl
 from gigpo_jax.rl.algorithm_types import ONE_EACH, Algorithm
 
-# beta, the weight, the ratio of responses and the missing KL term are the paper's.
+# The weight, the ratio of responses and the missing KL term are the paper's.
 METHOD = Algorithm(
     advantages=oprl,
     columns=("implicit_reward",),
     settings={
-        "beta": Setting(0.05, "factor of log-ratios in rewards and in the loss", POSITIVE),
         # The paper trains the copy as the policy.
         "copy_lr": Setting(1e-6, "learning rate of the copy", POSITIVE),
     },

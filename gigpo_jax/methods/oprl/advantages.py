@@ -22,7 +22,6 @@ from gigpo_jax.rl.types import StepColumns
 def oprl(
     columns: StepColumns,
     *,
-    beta: float,
     copy_lr: float,
     step_weight: float,
     normalize: str,
@@ -30,7 +29,7 @@ def oprl(
     **settings: Any,
 ) -> Advantages:
     """Adds compared implicit rewards to GiGPO's episode advantage."""
-    del beta, copy_lr  # of the copy, whose rewards have beta already
+    del copy_lr  # of the copy
     mask = columns.mask
     settings |= {"step_weight": 0.0, "normalize": normalize, "ddof": ddof}
     episode = gigpo(columns, **settings).episode

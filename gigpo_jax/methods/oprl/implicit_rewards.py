@@ -44,6 +44,7 @@ from gigpo_jax.trajectory import Step
 
 CHECKPOINT_PREFIX = "preference_"
 NAME = "preference"  # begins the metrics
+BETA = 0.05  # factor of log-ratios in rewards and in the loss, the paper's
 
 
 class SavedRewards(Signal):
@@ -60,9 +61,8 @@ class SavedRewards(Signal):
     )
     scores_steps = True
 
-    def __init__(self, beta: float, params: Any) -> None:
-        """Takes the factor of log-ratios, and the copy's trained parameters."""
-        self._beta = beta
+    def __init__(self, params: Any) -> None:
+        """Takes the copy's trained parameters."""
         self._params = params
         self._log_ratios = np.zeros(0, np.float32)  # of the newest steps, nats
 
@@ -78,7 +78,7 @@ class SavedRewards(Signal):
         log_ratios = [(x - y).sum() for x, y in zip(own, old, strict=True)]
         # Kept for the step that follows: it starts from the same copy.
         self._log_ratios = np.array(log_ratios, np.float32)
-        return {"implicit_reward": np.float32(self._beta) * self._log_ratios}
+        return {"implicit_reward": np.float32(BETA) * self._log_ratios}
 
 
 class _Training(NamedTuple):
@@ -98,7 +98,7 @@ class ImplicitRewards(SavedRewards):
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
         """Copies the trained parameters of the policy."""
-        super().__init__(config.rl.settings.beta, None)
+        super().__init__(None)
         self._config = config
         self._mesh = mesh
         training = _train_programs(config, policy, mesh)
@@ -177,7 +177,7 @@ class ImplicitRewards(SavedRewards):
         """The newest checkpoint's copy without its optimizer, or the policy if there is none."""
         del mesh
         params, _ = newest_params(checkpoints, policy.trained, f"{CHECKPOINT_PREFIX}params")
-        return SavedRewards(config.rl.settings.beta, params)
+        return SavedRewards(params)
 
     def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
         """Makes one step on the pairs of all hosts.
@@ -195,7 +195,7 @@ class ImplicitRewards(SavedRewards):
             np.bincount(episode, self._log_ratios, len(episodes)),
             np.array([step.won for step in episodes], bool),
             np.array([step.group for step in episodes], np.int64),
-            beta=self._beta,
+            beta=BETA,
         )
         local_sums = np.array([pairs.loss, pairs.right, pairs.pairs, len(steps)], np.float32)
         loss, right, count, all_steps = all_hosts(local_sums).sum(0).tolist()

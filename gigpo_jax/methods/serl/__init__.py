@@ -16,20 +16,10 @@ METHOD = Algorithm(
             "scoring pass",
             at_least(1),
         ),
-        "refresh": Setting(
-            10,
-            "number of iterations after which the copy of the policy is renewed",
-            at_least(1),
-        ),
         "context": Setting(
             "immediate_feedback",
             "context that the copy reads besides the prompt",
             one_of(*CONTEXTS, *(f"anchor_{context}" for context in CONTEXTS)),
-        ),
-        "trajectory_format": Setting(
-            "response",
-            "form of episodes in the context: responses alone, or behind their prompts",
-            one_of("response", "observation_action"),
         ),
     },
     # The authors' scripts train without a KL term.

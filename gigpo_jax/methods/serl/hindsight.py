@@ -27,19 +27,16 @@ NO_FUTURE = "the episode ended with it"
 class Hindsight:
     """Contexts of the steps of one iteration."""
 
-    def __init__(self, steps: Sequence[Step], mode: str, trajectory_format: str) -> None:
+    def __init__(self, steps: Sequence[Step], mode: str) -> None:
         """Sorts the steps by episode and by state.
 
         Args:
           steps: Steps as from `trajectory.finished_steps`, whole task groups.
           mode: One of `CONTEXTS`, or one of them behind "anchor_".
-          trajectory_format: "response": episodes are shown as responses; "observation_action": as
-            prompts and responses.
         """
         self._sections = CONTEXTS[mode.removeprefix(ANCHOR)]
         self._is_anchored = mode.startswith(ANCHOR)
         self._needs_one_section = "_or_" in mode
-        self._shows_prompts = trajectory_format == "observation_action"
         self._episodes: dict[int, list[Step]] = defaultdict(list)
         self._members: dict[int, list[int]] = defaultdict(list)  # episodes of a group, in order
         self._states: dict[tuple[int, str], list[Step]] = defaultdict(list)
@@ -162,14 +159,11 @@ class Hindsight:
         return ""
 
     def _describe_episode(self, steps: Sequence[Step]) -> str:
-        """Responses without thoughts, behind their prompts if these are shown."""
-        blocks = []
-        for step in steps:
-            lines = [f"Step {step.step + 1}", f"Response:\n{remove_thoughts(step.turn.response)}"]
-            if self._shows_prompts:
-                lines.insert(1, f"Prompt:\n{step.turn.prompt}")
-            blocks.append("\n".join(lines))
-        return "\n\n".join(blocks)
+        """Responses without thoughts; prompts would take their room, as in the authors' scripts."""
+        return "\n\n".join(
+            f"Step {step.step + 1}\nResponse:\n{remove_thoughts(step.turn.response)}"
+            for step in steps
+        )
 
 
 def remove_thoughts(response: str) -> str:

@@ -22,6 +22,7 @@ from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 
 CHECKPOINT_PART = "teacher"
+REFRESH = 10  # iterations after which the copy is renewed, as in the authors' scripts
 
 
 class Teacher(HindsightSignal):
@@ -64,7 +65,7 @@ class Teacher(HindsightSignal):
     def compute_fields(self, credited: CreditedSteps) -> dict[str, Sequence[Any]]:
         """The copy's log-probabilities of each response, [R] f32.
 
-        The copy is renewed in every `refresh`-th iteration. From iteration `iterations` on the loss
+        The copy is renewed every `REFRESH` iterations. From iteration `iterations` on the loss
         does not read them: zeros take their place. A step without a context has `NO_HINDSIGHT`.
         """
         scored = credited.scored
@@ -72,12 +73,10 @@ class Teacher(HindsightSignal):
             # The field is an input of the compiled update, so it cannot be left out.
             return {"teacher": [0.0] * len(scored.samples)}
         trained, frozen = scored.policy
-        if credited.iteration % self._settings.refresh == 0:
+        if credited.iteration % REFRESH == 0:
             self.params = None  # the old copy is freed first: there are never two
             self.params = _copy_params(trained)
-        hindsight = Hindsight(
-            scored.steps, self._settings.context, self._settings.trajectory_format
-        )
+        hindsight = Hindsight(scored.steps, self._settings.context)
         contexts = [hindsight.describe(step) for step in scored.steps]
         # All samples are scored: hosts make the same calls whatever contexts their steps have.
         samples = self.hindsight_samples(scored, contexts)

@@ -78,7 +78,7 @@ def test_the_test_runs_at_the_step_limit() -> None:
     assert (result.done, result.reward) == (True, 1.0)
 
 
-def test_tasks_follow_from_the_seed_and_splits_are_disjoint() -> None:
+def test_tasks_follow_from_their_ids_and_splits_are_disjoint() -> None:
     contents = {}
     for split in ("train", "test"):
         env = registry.make("shell")
@@ -87,9 +87,7 @@ def test_tasks_follow_from_the_seed_and_splits_are_disjoint() -> None:
         contents[split] = set(digests)
     assert contents["train"].isdisjoint(contents["test"])
     assert min(map(len, contents.values())) > 380
-    other = registry.make("shell", seed=1)
-    assert contents["test"].isdisjoint(other.digest(task) for task in other.tasks("test")[:400])
-    assert [task.type for task in other.tasks("test")[:5]] == [*KINDS, "find"]
+    assert [task.type for task in env.tasks("test")[:5]] == [*KINDS, "find"]
 
 
 def test_a_script_that_prints_what_was_there_does_not_pass() -> None:

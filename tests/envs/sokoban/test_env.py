@@ -166,5 +166,5 @@ def test_a_level_follows_from_the_id_and_the_options_and_splits_share_none() -> 
     assert len(set(digests["train"])) > 200
     task = env.tasks("train")[0]
     assert env.digest(Task(task.id, "", "train")) == digests["train"][0]
-    assert env.digest(task) != registry.make("sokoban", depth=2).digest(task)
+    assert env.digest(task) != registry.make("sokoban", boxes=2).digest(task)
     assert registry.make("sokoban", size=7).reset(task).images[0].shape == (196, 196, 3)

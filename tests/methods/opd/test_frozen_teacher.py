@@ -107,7 +107,7 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl_divergence() -> None:
     settings = LossSettings(
         0.2,
         0.2,
-        token_advantages=lambda a, d, m, k: distillation_advantages(a, d, m, k, strength=1.0),
+        token_advantages=lambda a, d, m, k: distillation_advantages(a, d, m, k),
     )
     batch = dataclasses.replace(
         tokens(behaviour, jnp.zeros(7), jnp.exp(behaviour)), teacher=teacher[None]

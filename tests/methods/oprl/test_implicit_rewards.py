@@ -1,5 +1,7 @@
 """A copy of the policy that learns which episodes were won (OPRL)."""
 
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
+from gigpo_jax.methods.oprl import implicit_rewards
 from gigpo_jax.methods.oprl.implicit_rewards import ImplicitRewards
 from gigpo_jax.policy import Policy
 from gigpo_jax.run.checkpoint import Checkpointer
@@ -24,10 +27,18 @@ from tests.learner.test_learner_updates import (
 MESH = make_mesh(data=1, fsdp=1, tensor=1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def large_beta() -> Iterator[None]:
+    """Ten times the factor: the copy learns in few iterations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(implicit_rewards, "BETA", 0.5)
+        yield
+
+
 def oprl_config(**settings: float) -> ConfigDict:
     config = make_config()
     config.rl.algorithm, config.rl.kl_coef, config.train.epochs = "oprl", 0.0, 1
-    config.rl.settings = ConfigDict({"beta": 0.5, "copy_lr": 3e-3, **settings})
+    config.rl.settings = ConfigDict({"copy_lr": 3e-3, **settings})
     config.train.iterations = 20
     # The policy stands still, so that the copy alone moves.
     config.optim.lr, config.optim.schedule = 1e-12, "constant"

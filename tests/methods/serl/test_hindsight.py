@@ -50,9 +50,9 @@ def make_steps() -> list[Step]:
     return steps
 
 
-def describe(context: str, row: int, trajectory_format: str = "response") -> str:
+def describe(context: str, row: int) -> str:
     steps = make_steps()
-    return Hindsight(steps, context, trajectory_format).describe(steps[row])
+    return Hindsight(steps, context).describe(steps[row])
 
 
 WON = "Step 1\nResponse:\n<action>go west</action>\n\nStep 2\nResponse:\n<action>open</action>"
@@ -93,11 +93,6 @@ WAITED = "Step 2\nResponse:\n<action>wait</action>"
 )
 def test_contexts_of_a_step(context: str, row: int, expected: str) -> None:
     assert describe(context, row) == expected
-
-
-def test_episodes_with_their_prompts() -> None:
-    got = describe("future_trajectory", 0, "observation_action")
-    assert got == f"{FUTURE}\nStep 2\nPrompt:\np1\nResponse:\n<action>wait</action>"
 
 
 # In the hall of group 0: west twice (returns 0 and 10), east once (return -1).
@@ -179,4 +174,4 @@ def test_thoughts_are_removed_in_linear_time() -> None:
     step = make_steps()[0]
     shown = dataclasses.replace(step.turn, response="<think>x</think>" * 3 + "y")
     steps = [step, dataclasses.replace(step, step=1, turn=shown)]
-    assert Hindsight(steps, "future_trajectory", "response").describe(step).endswith("\ny")
+    assert Hindsight(steps, "future_trajectory").describe(step).endswith("\ny")

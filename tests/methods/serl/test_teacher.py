@@ -14,6 +14,7 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.hindsight import CLOSING, hindsight_prompt
+from gigpo_jax.methods.serl import teacher as teacher_module
 from gigpo_jax.methods.serl.hindsight import TITLES
 from gigpo_jax.methods.serl.teacher import Teacher
 from gigpo_jax.models.text.tokenizer import Tokenizer
@@ -93,9 +94,12 @@ def test_it_reads_the_prompt_and_what_came_of_the_action(tokenizer: Tokenizer) -
     assert len(hindsight_prompt(tokenizer, turn, WORDS, 3)) == 3
 
 
-def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Tokenizer) -> None:
+def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_module, "REFRESH", 2)
     steps = steps_of(tokenizer)
-    learner = learner_of(tokenizer, refresh=2, iterations=3)
+    learner = learner_of(tokenizer, iterations=3)
     teacher = find_signal(learner, Teacher)
     read = [
         Sample(
@@ -122,14 +126,17 @@ def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(tokenizer: Token
 
 
 @pytest.mark.slow
-def test_stopped_and_resumed_equals_uninterrupted(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_stopped_and_resumed_equals_uninterrupted(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_module, "REFRESH", 2)
     steps = steps_of(tokenizer)
-    whole = learner_of(tokenizer, refresh=2)  # the copy is of the policy before iteration 2
+    whole = learner_of(tokenizer)  # the copy is of the policy before iteration 2
     learn(whole, steps, range(3))
     checkpoints = Checkpointer(tmp_path)
     checkpoints.save_parts(3, whole.checkpoint_parts(), {})
     expected = learn(whole, steps, range(3, 4))
-    resumed = learner_of(tokenizer, refresh=2)
+    resumed = learner_of(tokenizer)
     resumed.restore(checkpoints.restore_parts(resumed.checkpoint_parts()))
     checkpoints.close()
     assert not equal_trees(
