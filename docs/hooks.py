@@ -22,20 +22,25 @@ ROW = re.compile(
     r"^\| `((?!env\.options\.|env\.generate\.|sft\.demonstrator\.|rl\.settings\.)[a-z_]+(?:\.[a-z_]+)+)`",
     re.MULTILINE,
 )
-# Name of a page -> its module.
+CORE = ("graph_values", "ppo", "reinforce_pp", "rloo", "repeat_discount", "variants")
+# Name of a page -> its module; a method without advantages has its README alone.
+READMES = {path.parent.name: path for path in (ROOT / "gigpo_jax/methods").glob("*/README.md")}
 METHODS = {
-    **{name: f"gigpo_jax.rl.{name}" for name in ("graph_values", "ppo", "reinforce_pp", "rloo")},
-    "repeat_discount": "gigpo_jax.rl.repeat_discount",
-    "variants": "gigpo_jax.rl.variants",
+    **{name: f"gigpo_jax.rl.{name}" for name in CORE},
     **{
-        path.name: f"gigpo_jax.methods.{path.name}.advantages"
-        for path in (ROOT / "gigpo_jax/methods").glob("[!_]*")
-        if (path / "advantages.py").exists()
+        name: f"gigpo_jax.methods.{name}.advantages"
+        if path.with_name("advantages.py").exists()
+        else ""
+        for name, path in READMES.items()
     },
 }
-# The file of a method -> its page.
+# The files of a method -> its page.
 METHOD_PAGES = {
-    f"{module.replace('.', '/')}.py": f"algorithms/{name}.md" for name, module in METHODS.items()
+    **{
+        f"{module.replace('.', '/')}.py": f"algorithms/{name}.md"
+        for name, module in METHODS.items()
+    },
+    **{f"gigpo_jax/methods/{name}/README.md": f"algorithms/{name}.md" for name in READMES},
 }
 NOTEBOOKS = ("train", "advantages", "worlds", "talk_to_a_model", "colab")  # in reading order
 PAGES = {  # file of the repository -> page of the site, for what is not in docs/
@@ -77,7 +82,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrites the links of a page."""
-    sources = {target: source for source, target in PAGES.items()}
+    # A README is the last file of its page in METHOD_PAGES.
+    sources = {target: source for source, target in (PAGES | METHOD_PAGES).items()}
     source = sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def link(found: re.Match[str]) -> str:
@@ -149,7 +155,7 @@ def notebook_output(output: dict) -> str:
 
 
 def algorithm(name: str, rows: list[str]) -> str:
-    """The page of a method: its docstrings, and its rows in the table of settings."""
+    """The page of a method: its README, its docstrings, and its rows in the table of settings."""
     settings = [row for row in rows if row.startswith(f"| {name} |")]
     table = [
         "## Settings",
@@ -158,4 +164,6 @@ def algorithm(name: str, rows: list[str]) -> str:
         "|---|---|---|---|---|",
         *settings,
     ]
-    return "\n".join([f"# {name}", "", f"::: {METHODS[name]}", "", *(table if settings else [])])
+    head = READMES[name].read_text(encoding="utf-8") if name in READMES else f"# {name}\n"
+    module = ["", f"::: {METHODS[name]}", ""] if METHODS[name] else []
+    return "\n".join([head, *module, *(table if settings else [])])

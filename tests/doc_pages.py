@@ -19,11 +19,12 @@ PLACEHOLDER = re.compile(
 
 
 def list_pages() -> list[Path]:
-    """Every page of the root, of docs/, of the protocols and of models/, without generated ones."""
+    """Every page of the root, docs/, protocols, models/ and methods, without generated ones."""
     root_pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     pages = [path for path in sorted(DOCS.rglob("*.md")) if path.name not in GENERATED]
     records = sorted((ROOT / "benchmarks/protocols").glob("*.md"))
-    return [*root_pages, *pages, *records, ROOT / "models/README.md"]
+    methods = sorted((ROOT / "gigpo_jax/methods").glob("*/README.md"))
+    return [*root_pages, *pages, *records, ROOT / "models/README.md", *methods]
 
 
 @cache

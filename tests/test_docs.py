@@ -123,6 +123,18 @@ def test_the_table_of_algorithms_is_that_of_the_catalogue():
         assert headings or f"`{name}`" in text, name
 
 
+def test_every_method_has_a_short_page_with_its_paper_a_command_and_its_tests():
+    folders = [path.parent for path in (ROOT / "gigpo_jax/methods").glob("*/__init__.py")]
+    assert len(folders) > 25
+    for folder in folders:
+        text = (folder / "README.md").read_text()
+        assert 60 <= len(text.split()) <= 120, folder.name
+        assert "(https://arxiv.org/abs/" in text or "A proposal of this project." in text, folder
+        assert [*command_lines(text)] != [], folder.name
+        assert "Keys: `" in text, folder.name
+        assert "/tests/" in text, folder.name
+
+
 def test_tables_begin_with_a_head():
     """A row behind an empty line is no part of the table above."""
     broken = []
