@@ -20,6 +20,7 @@ from gigpo_jax.envs.entry_types import Option
 
 SPLITS = {"train": 16384, "test": 512}  # number of tasks
 OBSERVATION_OPTION = Option(str, "picture", "kind of observation: picture or text")
+# One value, so that commands with anchor=state work in every environment.
 ANCHOR_OPTION = Option(str, "state", "anchor state: state, the whole visible position")
 RANDOM_FRACTION_OPTION = Option(float, 0.0, "probability of a random action at a step")
 _T = TypeVar("_T")

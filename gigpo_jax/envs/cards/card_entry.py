@@ -13,6 +13,7 @@ from gigpo_jax.envs.games import (
     show_observation,
 )
 
+# For comparisons with results in the public environments.
 COMPAT_OPTION = Option(
     bool,
     False,

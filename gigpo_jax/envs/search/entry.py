@@ -39,6 +39,7 @@ ENVIRONMENT = Environment(
             "URL of a retriever, such as http://127.0.0.1:8000/retrieve; by default the folder "
             "index in data",
         ),
+        # For retrievers over networks, or of large corpora.
         "limit_s": Option(
             float,
             45.0,

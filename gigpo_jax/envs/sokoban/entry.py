@@ -21,6 +21,7 @@ ENVIRONMENT = Environment(
     options={
         "observation": OBSERVATION_OPTION,
         "anchor": ANCHOR_OPTION,
+        # size and boxes are the difficulty: other trainers use several.
         "size": Option(int, 6, "number of rows and columns of a room, border included: 5 to 10"),
         "boxes": Option(int, 1, "number of boxes, and of targets: 1 to 3"),
     },

@@ -31,6 +31,7 @@ ENVIRONMENT = Environment(
             "options",
         ),
         "goals": Option(str, "synthetic", "kind of instructions: synthetic or human"),
+        # draw_seed and nouns are for rewards that equal those of the original server.
         "draw_seed": Option(
             int, None, "seed of the original's prices and caps; with it every goal is used"
         ),

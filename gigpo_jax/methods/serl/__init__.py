@@ -8,7 +8,8 @@ METHOD = Algorithm(
     advantages=serl,
     settings={
         BASE: BASE_GRPO,
-        # The values of the authors' scripts, from here to `context`.
+        # The values of the authors' scripts. Runs of other lengths need other iterations, and
+        # environments without answers to an action another context.
         "strength": Setting(0.5, "strength of hindsight in the first iteration", FRACTION),
         "iterations": Setting(
             50,
