@@ -10,7 +10,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import check_environment
@@ -159,13 +159,8 @@ def serve_passages(args: argparse.Namespace) -> str:
 
 def serve_openenv(args: argparse.Namespace) -> str:
     """Serves the tasks of a world over OpenEnv until it is interrupted."""
-    try:
-        # Its packages are optional.
+    with optional_imports("openenv", key="openenv"):
         from gigpo_jax.envs.openenv import worlds
-    except ModuleNotFoundError as err:
-        raise InputError(
-            f"needs the package {err.name}", key="openenv", fix=install_command("openenv")
-        ) from err
     world = open_world(
         args.name,
         panel=args.panel,

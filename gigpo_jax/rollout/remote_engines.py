@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.engines.remote.probe import PROBE_TOKENS
 from gigpo_jax.engines.remote.protocol import Limits, generate_request
 from gigpo_jax.engines.remote.weight_store import WeightStore
@@ -40,15 +40,9 @@ def make_remote_engine(
     config: ConfigDict, policy: Policy, params: Any, *, version: int, folder: Path
 ) -> Any:
     """Connects to servers, or starts them; arguments as for `engines.make_engine`."""
-    try:
+    name = config.engine.name
+    with optional_imports("vllm", key="config.engine.name", value=repr(name)):
         from gigpo_jax.engines.remote.engine import RemoteEngine
-    except ModuleNotFoundError as err:
-        raise InputError(
-            f"needs the package {err.name}",
-            key="config.engine.name",
-            value=repr(config.engine.name),
-            fix=install_command("vllm"),
-        ) from err
     urls = urls_of_host(config.engine.urls, jax.process_index(), jax.process_count())
     store = WeightStore(config.engine.weights_dir)
     try:

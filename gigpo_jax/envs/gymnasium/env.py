@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError, nearest_names
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS
@@ -243,15 +243,8 @@ def _find_id(source: str) -> str:
       InputError: A package is missing, or the ID is not registered.
     """
     value = repr(f"gymnasium:{source}")
-    try:
+    with optional_imports("gymnasium", key=_NAME_KEY, value=value):
         import gymnasium
-    except ImportError as err:
-        raise InputError(
-            "needs the package gymnasium",
-            key=_NAME_KEY,
-            value=value,
-            fix=install_command("gymnasium"),
-        ) from err
     module, _, name = source.rpartition(":")
     try:
         if module:

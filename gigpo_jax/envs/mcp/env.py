@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import expand_path
@@ -157,18 +157,10 @@ class McpEnv:
 
     def _connect(self) -> None:
         """Connects to the server and lists its tools; raises InputError."""
-        try:
-            # In the function: what is installed decides whether there is such a package.
+        with optional_imports("mcp", key=_NAME_KEY, value=repr(f"mcp:{self._source}")):
             import mcp
             from anyio.from_thread import start_blocking_portal
             from mcp.client.stdio import stdio_client
-        except ImportError as err:
-            raise InputError(
-                "needs the package mcp",
-                key=_NAME_KEY,
-                value=repr(f"mcp:{self._source}"),
-                fix=install_command("mcp"),
-            ) from err
         server: Any = self._server
         log: LogTail | None = None
         if not isinstance(server, str):

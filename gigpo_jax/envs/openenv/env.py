@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
 from gigpo_jax.envs import background
@@ -304,16 +304,8 @@ class OpenEnvEnv:
 
 def _load_client(name: str) -> Any:
     """Imports the client; raises InputError where its package is missing."""
-    try:
-        # In the function: what is installed decides whether there is such a package.
+    with optional_imports("serve", key=_NAME_KEY, value=name):
         from gigpo_jax.envs.openenv import client
-    except ImportError as err:
-        raise InputError(
-            "needs the package aiohttp",
-            key=_NAME_KEY,
-            value=name,
-            fix=install_command("serve"),
-        ) from err
     return client
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.envs.search.retrieval.corpus import read_lines
-from gigpo_jax.envs.search.retrieval.retriever import INSTALL
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 Columns = Sequence[tuple[str, ...]]  # paths of keys, in order of preference
@@ -89,13 +89,9 @@ def load_questions(folder: Path, split: str) -> tuple[Question, ...]:
 
 def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields a parquet file's rows with their places for messages."""
-    try:
+    with optional_imports("search", key=path, other="use JSON lines"):
         import pyarrow
         import pyarrow.parquet as parquet
-    except ImportError as err:
-        raise InputError(
-            f"parquet needs pyarrow ({err})", key=path, fix=f"{INSTALL}, or use JSON lines"
-        ) from err
     try:
         number = 0
         with parquet.ParquetFile(path) as file:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
@@ -222,17 +222,9 @@ def _load_environment(source: str, arguments: str) -> Any:
       InputError: A package is missing, or the environment cannot be loaded or played here.
     """
     value = repr(f"verifiers:{source}")
-    try:
-        # In the function: what is installed decides whether there is such a package.
+    with optional_imports("verifiers", key=_NAME_KEY, value=value):
         import datasets
         import verifiers
-    except ImportError as err:
-        raise InputError(
-            "needs the package verifiers",
-            key=_NAME_KEY,
-            value=value,
-            fix=install_command("verifiers"),
-        ) from err
     datasets.disable_progress_bars()
     # The package puts handlers of its own into the process, which would end a run without its
     # checkpoint.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue
 from gigpo_jax.envs.webshop.engine import pages
 from gigpo_jax.envs.webshop.engine.session import Page, Session
@@ -114,12 +114,8 @@ def page_content(visit: Visit) -> dict[str, Any]:
 
 def make_shop_app(catalogue: Catalogue) -> Any:
     """The web application (a `flask.Flask`)."""
-    try:
+    with optional_imports("web", key="browse"):
         import flask
-    except ImportError as err:
-        raise InputError(
-            "Flask is not installed", key="browse", fix=install_command("web")
-        ) from err
     app = flask.Flask("gigpo_jax.envs.webshop", root_path=str(Path(__file__).parent))
     # A page of another site could reach loopback through a name of its own (DNS rebinding); Flask
     # refuses hosts that are not listed.

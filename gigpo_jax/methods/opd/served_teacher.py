@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require, require_urls
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.samples import join_continuations
@@ -71,16 +71,9 @@ class ServedTeacher(Signal):
                 value=value,
                 fix="name a model folder",
             )
-        try:
+        with optional_imports("vllm", key=key, value=value):
             from gigpo_jax.engines.remote.protocol import Limits
             from gigpo_jax.engines.vllm.scorer import TextScorer
-        except ModuleNotFoundError as err:  # aiohttp is an optional dependency
-            raise InputError(
-                f"needs the package {err.name}",
-                key=key,
-                value=value,
-                fix=install_command("vllm"),
-            ) from err
         servers = config.engine
         urls = [url.strip() for url in config.rl.settings.teacher.split(",")]
         # Each host begins with another server; all hosts may use all.

@@ -12,17 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.run.loggers.loggers import Start
 
-try:
+with optional_imports("wandb", key="config.log.to"):
     import wandb
-except ImportError as err:
-    raise InputError(
-        "wandb is not installed", key="config.log.to", fix=install_command("wandb")
-    ) from err
 
 
 class WeightsAndBiases:

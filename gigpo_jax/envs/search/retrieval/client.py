@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.search.retrieval.protocol import (
     MAX_ANSWER_BYTES,
@@ -28,7 +29,7 @@ from gigpo_jax.envs.search.retrieval.protocol import (
     quote_excerpt,
     read_hits,
 )
-from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit, import_optional
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
@@ -94,7 +95,8 @@ class RetrieverClient:
         self._url = complete_url(url)
         self._timeout_s = timeout_s
         self._limit_s = limit_s
-        import_optional("aiohttp", key="config.env.options.url")
+        with optional_imports("search", key="config.env.options.url"):
+            import aiohttp  # noqa: F401  `_post` needs it
         self._lock = threading.Lock()
         self._loop: _Loop | None = None
 
@@ -292,7 +294,8 @@ class _Loop:
 
     async def _post(self, body: dict[str, Any], deadline: float) -> bytes:
         """Sends a request once; returns the body of status 200."""
-        aiohttp = import_optional("aiohttp")
+        import aiohttp
+
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 # `IN_FLIGHT` limits the requests already.

@@ -13,10 +13,11 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.base import Progress
 from gigpo_jax.envs.search.retrieval.corpus import Passages
-from gigpo_jax.envs.search.retrieval.encoder import INSTALL, Encode, load_encoder
-from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit, import_optional
+from gigpo_jax.envs.search.retrieval.encoder import Encode, load_encoder
+from gigpo_jax.envs.search.retrieval.retriever import MAX_QUERY_CHARS, Hit
 
 BATCH = 1024  # passages encoded between updates of the progress bar
 
@@ -69,8 +70,9 @@ def build_vectors(passages: Passages, encode: Encode, out: Path, progress: Progr
     """Encodes all passages into a flat faiss inner-product index."""
     if out.exists():
         raise InputError("exists", key="--out", value=out, fix="name another file")
-    faiss = import_optional("faiss", install=INSTALL)
-    vectors = None
+    with optional_imports("search-dense"):
+        import faiss
+    vectors: Any = None
     for start in range(0, len(passages), BATCH):
         rows = range(start, min(start + BATCH, len(passages)))
         encoded = np.ascontiguousarray(encode([passages[row].contents for row in rows]), np.float32)
@@ -94,7 +96,8 @@ def open_dense(passages: Passages, vectors: str, encode: Encode) -> DenseIndex:
     Raises:
       InputError: faiss or the file is missing, or they do not fit together.
     """
-    faiss = import_optional("faiss", install=INSTALL)
+    with optional_imports("search-dense"):
+        import faiss
     if not Path(vectors).is_file():
         raise InputError(
             "no such file",

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.optional import optional_imports
 
-INSTALL = install_command("search-dense")
 MAX_TOKENS = 256
 CHUNK = 64  # texts of a model call
 ONNX_FILES = ("model.onnx", "onnx/model.onnx")
@@ -122,12 +121,8 @@ def _pool_states(compute_states: _Model, token_rows: list[list[int]]) -> np.ndar
 
 
 def _load_onnx(file: Path) -> _Model:
-    try:
+    with optional_imports("search-dense", key="--encoder", value=file):
         import onnxruntime
-    except ImportError as err:
-        raise InputError(
-            f"onnxruntime is not installed ({err})", key="--encoder", value=file, fix=INSTALL
-        ) from err
     providers = onnxruntime.get_available_providers()
     try:
         session = onnxruntime.InferenceSession(str(file), providers=providers)
@@ -165,16 +160,9 @@ def _load_onnx(file: Path) -> _Model:
 
 
 def _load_torch(folder: Path) -> _Model:
-    try:
+    with optional_imports("search-dense", key="--encoder", value=folder, other="give ONNX"):
         import torch
         from transformers import AutoModel
-    except ImportError as err:
-        raise InputError(
-            f"torch is not installed ({err})",
-            key="--encoder",
-            value=folder,
-            fix=f"{INSTALL}, or give ONNX",
-        ) from err
     try:
         # From the folder alone, never from the network.
         model = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()

@@ -1,17 +1,12 @@
 """The Protocol of retrievers and its types."""
 
 import asyncio
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from typing import Protocol
 
 MAX_QUERY_CHARS = 2000  # longer queries are cut; they would be slow to tokenize
 MAX_TOPK = 1000
-INSTALL = install_command("search")
 
 
 @dataclass(frozen=True)
@@ -49,24 +44,6 @@ class Retriever(Protocol):
           EnvError: the retriever failed.
         """
         ...
-
-
-def import_optional(module: str, *, key: str = "", install: str = INSTALL) -> Any:
-    """Imports a module of an optional package.
-
-    Args:
-      module: Name of the module.
-      key: Setting that needs the package, for the message.
-      install: Command that installs the package.
-
-    Raises:
-      InputError: the package is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as err:
-        package = module.partition(".")[0]
-        raise InputError(f"{package} is not installed ({err})", key=key, fix=install) from err
 
 
 async def search_async(retriever: Retriever, queries: Sequence[str], topk: int) -> list[list[Hit]]:

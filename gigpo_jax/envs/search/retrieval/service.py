@@ -16,10 +16,10 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.core.web_server import ConnectionGuard, host_error, is_json, is_server_fault
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs.search.retrieval.bm25_index import Bm25Index
@@ -30,10 +30,8 @@ from gigpo_jax.envs.search.retrieval.retriever import (
     MAX_TOPK,
     Hit,
     Retriever,
-    import_optional,
 )
 
-_import_web = partial(import_optional, "aiohttp.web")
 _LOG = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 MAX_QUERIES = 4096  # of one request
@@ -189,6 +187,12 @@ def _read_queries(fields: dict[str, Any]) -> list[str]:
 def _hit_json(hit: Hit, with_score: bool) -> dict[str, Any]:
     document = {"id": hit.document.id, "contents": hit.document.contents}
     return {"document": document, "score": hit.score} if with_score else document
+
+
+def _import_web() -> Any:
+    with optional_imports("search"):
+        from aiohttp import web
+    return web
 
 
 def _error_response(status: int, message: str) -> Any:
