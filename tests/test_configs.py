@@ -16,7 +16,7 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.environment import env_options
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 COMMON = {

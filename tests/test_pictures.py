@@ -45,7 +45,7 @@ from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs
 from gigpo_jax.rollout.environment import episode_settings
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.tools.credit.gradients import fold_array, group_gradients
 from gigpo_jax.tools.credit.run import _replay_rollouts

@@ -27,7 +27,7 @@ from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment, list_environments
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import (
     collect_outcomes,

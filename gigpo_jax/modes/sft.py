@@ -31,7 +31,8 @@ from gigpo_jax.rollout.environment import (
     list_environments,
     summary_limit,
 )
-from gigpo_jax.rollout.pictures import check_length, check_modality, prompt_encoder, prompt_images
+from gigpo_jax.rollout.pictures import check_length, check_modality
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import report
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts

@@ -18,7 +18,7 @@ from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepRes
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:

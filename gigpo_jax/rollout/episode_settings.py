@@ -14,7 +14,6 @@ from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.rollout.episode_parts import EpisodePart
-from gigpo_jax.rollout.pictures import check_length
 
 
 @dataclass(frozen=True)
@@ -139,5 +138,8 @@ class EpisodeSettings:
             template_images=self.template_images,
             summaries=summaries,
         )
-        check_length(prompt.tokens, prompt.images, self.prompt_tokens)
+        if prompt.images:
+            from gigpo_jax.rollout.pictures import check_length
+
+            check_length(prompt.tokens, prompt.images, self.prompt_tokens)
         return replace(prompt, asks_summary=True) if asks_plan else prompt

@@ -1,31 +1,21 @@
 """Prompts with images: an observation as tokens and images that a model reads."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import IMAGE
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from gigpo_jax.models.vision.images import PromptImages
-    from gigpo_jax.models.vision.vision_config import VisionConfig
+from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
+from gigpo_jax.models.vision.vision_config import VisionConfig
 
 
-def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Callable[..., list[int]]:
-    """Builds the encoder of chat messages with images.
-
-    It maps (text, images of its marks) to token ids of the whole chat message. For conversations it
-    takes `system` and `response` (`step_prompts.build_step_prompt`). The function raises
-    InputError as `check_modality`, and for an image that cannot be read.
-    """
-    mark = {}
-    # A tokenizer of text alone has no tokens for the mark of an image.
-    if vision is not None:
-        ids = (vision.start_token, vision.image_token, vision.end_token)
-        mark = {"mark": IMAGE, "special": "".join(filter(None, map(tokenizer.token, ids)))}
+def picture_encoder(tokenizer: Tokenizer, vision: VisionConfig) -> Callable[..., list[int]]:
+    """Builds the encoder of a model that reads images; see `prompt_encoding.prompt_encoder`."""
+    ids = (vision.start_token, vision.image_token, vision.end_token)
+    mark = {"mark": IMAGE, "special": "".join(filter(None, map(tokenizer.token, ids)))}
 
     def encode(
         text: str,
@@ -36,17 +26,11 @@ def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Calla
     ) -> list[int]:
         # A request for a summary has no picture of its own.
         if images or response is None:
-            check_modality(images, reads_images=vision is not None)
+            check_modality(images, reads_images=True)
         if response is None:
             tokens = tokenizer.encode_chat(text, system=system, **mark)
         else:
-            from gigpo_jax.models.text.continuation import encode_continuation
-
             tokens = encode_continuation(tokenizer, text, response, **mark)
-        if vision is None:
-            return tokens
-        from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
-
         # An image takes as many tokens as it has features: prompt lengths depend on image sizes.
         grids = [token_grid(vision, image) for image in images]
         return expand_image_tokens(vision, tokens, grids)
@@ -90,14 +74,3 @@ def check_length(tokens: Sequence[int], images: Sequence[np.ndarray], limit: int
             value=limit,
             fix="use that or more",
         )
-
-
-def prompt_images(
-    vision: "VisionConfig | None", tokens: Sequence[int], images: Sequence[np.ndarray]
-) -> "PromptImages | None":
-    """Returns the images of a prompt from `prompt_encoder`; None for a model of text alone."""
-    if vision is None:
-        return None
-    from gigpo_jax.models.vision.images import prepare_images
-
-    return prepare_images(vision, tokens, images)

@@ -12,7 +12,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.command_line import main
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from tests.envs.futures import count_equal_anchors
 
 GAMES = ("blackjack", "ezpoints", "numberline", "points24", "sokoban")

@@ -15,7 +15,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import encode_demonstrations, response_end
 from gigpo_jax.rollout.demonstrations import demonstrate_episode, play_expert, response_text
 from gigpo_jax.rollout.environment import episode_settings
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAME = "examples.corridor.env:CORRIDOR"

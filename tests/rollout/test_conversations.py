@@ -19,7 +19,7 @@ from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.trajectory import Past
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play
 

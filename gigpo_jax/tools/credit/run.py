@@ -25,7 +25,7 @@ from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.environment import RunEnvironment, env_options, episode_settings, list_tasks
-from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.tasks import draw_tasks

@@ -25,7 +25,7 @@ from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
-from gigpo_jax.rollout.pictures import prompt_encoder, prompt_images
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from tests.engines.vllm import serving
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image

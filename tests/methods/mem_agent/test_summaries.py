@@ -22,7 +22,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.recorded_starts import RecordedStarts

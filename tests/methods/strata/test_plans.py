@@ -18,7 +18,7 @@ from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.pictures import prompt_encoder
+from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.rollout import rollout
 from gigpo_jax.rollout.sample import sample_text
