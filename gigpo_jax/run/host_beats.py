@@ -45,11 +45,11 @@ class HostBeats:
         """Ends the counting of this host, which is not silent then; raises like `exchange`."""
         self._write(LEFT)
 
-    def silent_host(self) -> int | None:
-        """Returns the first host that gave no sign for SILENT_S; the store may not answer."""
+    def silent_host(self, limit_s: float = SILENT_S) -> int | None:
+        """Returns the first host that gave no sign for this time; the store may not answer."""
         now = time.monotonic()
         for host, changed_at in self._changed_at.items():
-            if now - changed_at > SILENT_S:
+            if now - changed_at > limit_s:
                 return host
         return None
 

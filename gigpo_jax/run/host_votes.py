@@ -23,7 +23,7 @@ import jax
 from jax._src import distributed  # the store has no public name; Orbax uses this one too
 
 from gigpo_jax.run import report
-from gigpo_jax.run.host_beats import SILENT_S, HostBeats
+from gigpo_jax.run.host_beats import HostBeats
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
 from gigpo_jax.run.progress import print_lines
 
@@ -115,6 +115,11 @@ class HostVotes(Hosts):
                 if self._store.key_value_dir_get(GONE):
                     atexit.register(_leave, earlier_stop.status)
                 raise HostsStopped(earlier_stop) from error
+            # A computation with a lost host fails; its traceback would not name the host. One that
+            # only waits in a computation still counts, until it leaves.
+            lost = beats.silent_host(STOP_LIMIT_S / 2)
+            if lost is not None:
+                raise HostsStopped(Stop(1, _describe_loss(lost), saves=False)) from error
             raise
         finally:
             block_end.set()
@@ -152,10 +157,7 @@ class HostVotes(Hosts):
                 # The store ends with the first host, and jax the others with a stack trace then.
                 time.sleep(LAST_S if host == 0 else 0)
                 # On every host: each may be the one that the others lost.
-                print_lines(
-                    f"host {host} stopped: no sign of life from host {silent} for "
-                    f"{SILENT_S:.0f} s; the same command continues after the newest checkpoint"
-                )
+                print_lines(_describe_loss(silent))
                 _leave(1)
 
     async def _vote(self, vote: Stop | None) -> Stop | None:
@@ -245,6 +247,14 @@ def _agreed(votes: dict[int, Stop | None]) -> Stop | None:
         first,
         text=f"host {host} {first.text}",
         saves=all(stop.saves for stop in stops.values()),
+    )
+
+
+def _describe_loss(host: int) -> str:
+    """Message of this host, which stops because another one is lost."""
+    return (
+        f"host {jax.process_index()} stopped: no sign of life from host {host}; the same command "
+        "continues after the newest checkpoint"
     )
 
 

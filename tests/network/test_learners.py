@@ -68,9 +68,7 @@ def test_learners_that_are_apart_for_good_end_with_a_line_and_continue(
         for host, (status, out, err) in enumerate(ended):
             assert status == 1, ended
             (line,) = [line for line in out.splitlines() if "stopped" in line]
-            assert line.startswith(
-                f"host {host} stopped: no sign of life from host {1 - host} for {SILENT_S:.0f} s; "
-            )
+            assert line.startswith(f"host {host} stopped: no sign of life from host {1 - host}; ")
             assert "stack trace" not in err, err
             assert "Traceback" not in err, err
         network.join("learner1")
@@ -94,6 +92,7 @@ def test_the_other_learner_of_one_that_is_killed_ends_and_they_continue(
         assert status == (1 if host else -6), (out, err)
         if host:
             (line,) = [line for line in out.splitlines() if "stopped" in line]
-            assert "host 1" in line or "hosts [1]" in line, line
+            assert line.startswith("host 0 stopped: no sign of life from host 1; ")
+            assert "Traceback" not in err, err
         assert "continuing after iteration" in train_to_end(network, workdir, *flags)
     assert records(workdir) == expected

@@ -1,12 +1,15 @@
 """Signs of life of hosts, with a store and a clock of this test."""
 
+import atexit
 from types import SimpleNamespace
 
 import jax
 import pytest
 
-from gigpo_jax.run import host_beats
+from gigpo_jax.run import host_beats, host_votes
 from gigpo_jax.run.host_beats import SILENT_S, HostBeats
+from gigpo_jax.run.host_votes import HostVotes
+from gigpo_jax.run.hosts import HostsStopped
 
 
 class Store:
@@ -64,3 +67,27 @@ def test_a_host_is_silent_without_a_new_count_and_not_after_it_left(
     at.now += 10 * SILENT_S
     beats[0].exchange()
     assert beats[0].silent_host() is None
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_error_beside_a_lost_host_names_the_host(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    monkeypatch.setattr(HostVotes, "_store", Store())
+    monkeypatch.setattr(host_votes, "WATCH_S", 0.01)
+    monkeypatch.setattr(host_votes, "STOP_LIMIT_S", 0.5)
+    if not lost:
+        monkeypatch.setattr(HostBeats, "silent_host", lambda *_: None)
+    error = RuntimeError("connection closed by peer")
+    try:
+        with (
+            pytest.raises(HostsStopped if lost else RuntimeError) as raised,
+            HostVotes().stopping(),
+        ):
+            raise error
+    finally:
+        atexit.unregister(host_votes._leave)
+    message = "host 0 stopped: no sign of life from host 1; the same command continues"
+    assert str(raised.value).startswith(message if lost else "connection closed by peer")
