@@ -45,6 +45,7 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import parse_header
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
+from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import (
@@ -184,7 +185,7 @@ def read_tokenizer(data: bytes) -> None:
     tokenizer.decode(ids)
     for token in (-0, 1, *ids[:3]):
         tokenizer.token_bytes(token)
-    tokenizer.encode_continuation("next", ids)
+    encode_continuation(tokenizer, "next", ids)
 
 
 def seed_tokenizers() -> list[bytes]:
