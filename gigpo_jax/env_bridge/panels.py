@@ -72,9 +72,9 @@ def read_panel(path: str | os.PathLike) -> Panel:
         stored_hash = content["sha256"]
     except OSError as err:
         raise InputError(f"cannot read it ({err.strerror})", key="panel", value=str(path)) from err
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise InputError(
-            f"not a panel ({err})", key="panel", value=str(path), fix="make it again"
+            f"not a panel ({err!s:.200})", key="panel", value=str(path), fix="make it again"
         ) from err
     if stored_hash != panel.sha256:
         raise InputError(

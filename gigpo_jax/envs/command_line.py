@@ -17,6 +17,7 @@ from gigpo_jax.envs.alfworld.data.game_folder import SPLITS
 from gigpo_jax.envs.alfworld.data.room_size import SIZES
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 from gigpo_jax.envs.flags import parse_key_value
+from gigpo_jax.envs.panel_score import FORM
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.webshop.catalogue import goals
 from gigpo_jax.envs.webshop.data import generate as webshop
@@ -236,6 +237,16 @@ def _add_panels(subparsers: Subparsers) -> None:
     _add_environment(parser, "environment")
     parser.add_argument("--name", required=True, help="a panel of the package, or a panel file")
     _add_options(parser)
+
+    parser = _add_command(
+        subparsers,
+        "score",
+        commands.score_panel,
+        "prints the success on a panel, with its interval, of a program that played it",
+    )
+    _add_environment(parser, "environment")
+    parser.add_argument("--name", required=True, help="a panel of the package, or a panel file")
+    parser.add_argument("--results", type=Path, required=True, metavar="FILE", help=f"JSON {FORM}")
 
 
 def _add_check(subparsers: Subparsers) -> None:

@@ -15,9 +15,11 @@ from gigpo_jax.core.png import encode_png
 from gigpo_jax.env_bridge.base import no_progress
 from gigpo_jax.env_bridge.checker import check_environment
 from gigpo_jax.env_bridge.freeze import write_panel
+from gigpo_jax.env_bridge.panels import find_panel
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.entry_types import check_options
+from gigpo_jax.envs.panel_score import score_results
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
 from gigpo_jax.envs.webshop import browse
@@ -198,6 +200,12 @@ def compare_panel(args: argparse.Namespace) -> str:
     """Compares an environment's data with a panel."""
     tasks = panels.check_tasks(args.environment, args.name, options=dict(args.option))
     return f"{args.name}: {len(tasks)} tasks are those of the panel"
+
+
+def score_panel(args: argparse.Namespace) -> str:
+    """Scores the results of another program on a panel."""
+    folder = registry.panel_folder(args.environment)
+    return score_results(find_panel(args.name, args.environment, folder), args.results)
 
 
 def check_promises(args: argparse.Namespace) -> str:

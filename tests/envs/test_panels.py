@@ -188,3 +188,37 @@ def test_a_panel_of_another_environment_or_with_odd_values(small: Path, tmp_path
     odd.write_text(odd.read_text().replace('"made_from": {', '"made_from": [], "x": {'))
     with pytest.raises(InputError, match="made_from is no object"):
         read_panel(odd)
+
+
+def test_results_of_other_programs_are_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = read_panel(registry.panel_folder("alfworld") / "valid_unseen.json")
+    file = tmp_path / "results.jsonl"
+    lines = [json.dumps({"id": task, "won": n < 100}) for n, task in enumerate(panel.ids)]
+    score = ["score", "alfworld", "--name", "valid_unseen", "--results", str(file)]
+
+    def run(*content: str) -> str:
+        file.write_text("\n".join(content) + "\n")
+        status = main(score)
+        printed = capsys.readouterr()
+        assert status == (2 if printed.err else 0)
+        return printed.out + printed.err
+
+    # Wilson's interval of 100 of 134, by hand: centre .7394, half of its width .0731.
+    assert run(*reversed(lines)) == (
+        "alfworld valid_unseen: success 100 of 134, 74.6% [66.6%, 81.2%]\n"
+    )
+    assert "1 of 134 tasks of the panel are missing, such as 'valid_unseen/" in run(*lines[:-1])
+    assert "1 tasks are not of the panel, such as 'x'" in run(*lines, '{"id": "x", "won": true}')
+    assert "line 135 repeats the task" in run(*lines, lines[0])
+    for line in (
+        "",
+        "[" * 10_000,
+        '{"id": "x"}',
+        '{"id": 1, "won": true}',
+        '{"id": "x", "won": 1}',
+    ):
+        assert "line 1 is wrong; lines {" in run(line)
+    assert main([*score[:-1], str(tmp_path / "no")]) == 2
+    assert "cannot be read" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.proportion import wilson_interval
 from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
@@ -20,7 +21,6 @@ from gigpo_jax.rollout.results import (
     mean_interval,
     panel_metrics,
     summarise_outcomes,
-    wilson_interval,
 )
 from gigpo_jax.rollout.results_table import results_table
 from gigpo_jax.trajectory import Trajectory

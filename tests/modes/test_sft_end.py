@@ -1,4 +1,6 @@
-"""The end of demonstrated responses."""
+"""The end of demonstrated responses, and what is held out of few episodes."""
+
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import DemonstratedTurn, Demonstration
 from tests.models.shapes import SMALL
+from tests.runs import run
 
 
 @pytest.mark.parametrize(("stop", "ends"), [(("</action>",), False), ((), True)])
@@ -23,3 +26,11 @@ def test_the_end_of_sequence_token_is_learnt_where_no_stop_string_ends_a_respons
     tokens = sample.response_tokens.tolist()
     assert (tokens[-1] == tokenizer.token_id("<eos>")) == ends
     assert tokenizer.decode(tokens).startswith("<action>look around</action>")
+
+
+@pytest.mark.slow
+def test_few_episodes_leave_nothing_to_hold_out(tmp_path: Path) -> None:
+    flags = ("--config.sft.episodes=4", "--config.sft.epochs=1")
+    done = run(tmp_path / "sft", "sft", f"--out={tmp_path / 'model'}", *flags)
+    assert "epoch 1: nothing is held out; from 10 episodes on a tenth of them is" in done.stdout
+    assert "held_out_loss" not in (tmp_path / "sft/metrics.jsonl").read_text()

@@ -15,10 +15,10 @@ from typing import Any
 
 from gigpo_jax.config.keys import flatten
 from gigpo_jax.core.files import read_object
+from gigpo_jax.core.proportion import wilson_interval
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.rollout.results import wilson_interval
 from gigpo_jax.run.machine_types import read_types
 from gigpo_jax.run.saved_runs import read_records
 from gigpo_jax.tools.inspect.example import find_example
