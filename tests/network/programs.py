@@ -1,9 +1,11 @@
 """Learners and engine servers on the hosts of a network."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gigpo_jax.engines.jax_server.client import KEY
@@ -17,6 +19,25 @@ COORDINATOR_PORT = 9000
 QUIET = {"TQDM_DISABLE": "1", "JAX_PLATFORMS": "cpu", KEY: PASSWORD}
 
 Process = subprocess.Popen[str]
+
+
+@dataclass
+class Usage:
+    """Descriptors, threads and MB of a process."""
+
+    descriptors: int
+    threads: int
+    megabytes: float
+
+    @classmethod
+    def of(cls, process: Process) -> "Usage":
+        folder = Path(f"/proc/{process.pid}")
+        pages = int((folder / "statm").read_text().split()[1])
+        return cls(
+            len(list((folder / "fd").iterdir())),
+            len(list((folder / "task").iterdir())),
+            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+        )
 
 
 def start_engine(network: Network, host: str, port: int, workdir: Path, *flags: str) -> Process:

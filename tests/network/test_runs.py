@@ -1,10 +1,8 @@
 """Runs of two learners with engine servers on a third host."""
 
 import json
-import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.network.programs import (
     COORDINATOR_PORT,
     LIMIT_S,
     Process,
+    Usage,
     end,
     start_engine,
     start_learners,
@@ -29,25 +28,6 @@ FLAGS = (
     "--config.batch.rows=64",
     "--config.eval.panel=",
 )
-
-
-@dataclass
-class Usage:
-    """Descriptors, threads and MB of a process."""
-
-    descriptors: int
-    threads: int
-    megabytes: float
-
-    @classmethod
-    def of(cls, process: Process) -> "Usage":
-        folder = Path(f"/proc/{process.pid}")
-        pages = int((folder / "statm").read_text().split()[1])
-        return cls(
-            len(list((folder / "fd").iterdir())),
-            len(list((folder / "task").iterdir())),
-            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
-        )
 
 
 def train(
