@@ -192,6 +192,10 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
             value="True",
             fix="leave it out",
         )
+    if shape.delta is not None:
+        from gigpo_jax.config.state_checks import check_states
+
+        check_states(config, shares_prefixes=shares_prefixes(config))
     if shape.experts is None:
         if config.model.replay_routes:
             raise InputError(

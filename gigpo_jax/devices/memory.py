@@ -141,12 +141,17 @@ def engine_estimate(
         config.engine.prefill_chunk,
     )
     # Keys and values.
-    token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    depth = shape.num_layers - shape.num_delta_layers
+    token_bytes = 2 * depth * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     if config.model.replay_routes and shape.experts is not None:
         from gigpo_jax.models.routes import route_dtype
 
         token_bytes += shape.route_width * route_dtype(shape.experts.count).itemsize
     cache_bytes = token_bytes * config.engine.slots * slot_tokens
+    if shape.delta is not None:
+        from gigpo_jax.models.delta_layer import state_bytes
+
+        cache_bytes += config.engine.slots * state_bytes(shape)
     return {
         "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
         # Slots are spread over the devices of a host, heads over those that share the weights: in

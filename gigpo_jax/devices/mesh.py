@@ -38,6 +38,7 @@ RULES: dict[str, str | None] = {
     "patch": None,
     "rank": None,
     "value": None,
+    "delta": None,
 }
 
 

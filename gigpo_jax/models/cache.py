@@ -24,15 +24,18 @@ class KVCache:
     the cache once, in order.
 
     Attributes:
-      key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied.
+      key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied. L counts
+        the layers with attention.
       value: [L, S, G, C, K] of the same dtype.
       routes: [L', S, 1, C, k] of `route_dtype`, experts of each token in the L' layers that have
         experts; None: they are not kept.
+      states: `DeltaState` of the layers without attention; None for models that have none.
     """
 
     key: jax.Array
     value: jax.Array
     routes: jax.Array | None = None
+    states: Any = None
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:

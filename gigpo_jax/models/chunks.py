@@ -53,6 +53,8 @@ def extend(
     Returns:
       The logits [B, V] f32 after the last token of each chunk, and the cache.
     """
+    if config.delta is not None:
+        raise ValueError("chunks of prompts need attention in all layers")
     offsets = jnp.arange(tokens.shape[1])
     indices = starts[:, None] + offsets
     # Padding gets an index beyond the cache, which attention ignores.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models.decoder_config import LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
 from gigpo_jax.models.execution import Execution as Execution
@@ -92,14 +92,18 @@ class ModelResult(NamedTuple):
 
     Attributes:
       hidden: [B, T, D] after the final norm; with `lengths`, of the last tokens, [B, D].
-      keys_values: keys and values, each [L, B, T, G, K]; None without `lengths`.
+      keys_values: keys and values, each [L, B, T, G, K], of layers with attention; None without
+        `lengths`.
       routes: [L', B, T, k] i32, experts of the tokens in each layer that has experts; None unless
         they are kept.
+      states: `DeltaState` [M, B, ...] of layers without attention; None without `lengths`, and for
+        models that have none.
     """
 
     hidden: jax.Array
     keys_values: Any
     routes: Any
+    states: Any = None
 
 
 def run_model(
@@ -115,7 +119,7 @@ def run_model(
     routes: jax.Array | None = None,
     keeps_routes: bool = False,
 ) -> ModelResult:
-    """Runs `hidden_states`; with `lengths` [B] also returns keys and values."""
+    """Runs `hidden_states`; with `lengths` [B] also returns keys and values, and states."""
     if positions is None:
         positions = jnp.arange(tokens.shape[1])[None]
     if segment_ids is None:
@@ -140,13 +144,12 @@ def run_model(
         )
     if not config.for_cpu:
         x = execution.constrain(x)
-    layers = _Layers(
-        config, execution, angles, segment_ids, deep, lengths is not None, keeps_routes
-    )
+    layers = _Layers(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
     # The last layer may drop tokens whose experts nobody asks for.
     selects_in_last = config.for_cpu and not keeps_routes
     layer_routes = None if routes is None else _split_routes(config, routes)
     outputs: list[Any] = []
+    states: list[Any] = []
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
         if config.for_cpu:
@@ -155,11 +158,15 @@ def run_model(
             )
         else:
             x, results = layers.run_stacked(run, x, *inputs)
-        outputs += results
+        if run.stack == DELTA_LAYERS:
+            states += [result[0] for result in results]
+        else:
+            outputs += results
     hidden = apply_final_norm(config, params, x)
     keys_values = _join_runs([output[0] for output in outputs])
     chosen = _join_runs([output[1] for output in outputs if output[1] is not None])
-    return ModelResult(hidden if selects_in_last else select(hidden), keys_values, chosen)
+    selected = hidden if selects_in_last else select(hidden)
+    return ModelResult(selected, keys_values, chosen, _join_runs(states))
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ class _Layers:
       angles: result of `model_angles`.
       segment_ids: as for `hidden_states`.
       deep: second result of `insert_images`.
-      keeps_keys: whether keys and values are results.
+      lengths: [B] i32, as for `run_model`; None: keys, values and states are no results.
       keeps_routes: whether the experts of tokens are results.
     """
 
@@ -181,7 +188,7 @@ class _Layers:
     angles: tuple[Rotary, ...]
     segment_ids: jax.Array
     deep: jax.Array | None
-    keeps_keys: bool
+    lengths: jax.Array | None
     keeps_routes: bool
 
     def run_stacked(
@@ -234,6 +241,10 @@ class _Layers:
             layer = nnx.merge(graph, params)
             angles = take_angles(self.config, self.angles, number)
             attend = self._attend_function(number)
+            if run.stack == DELTA_LAYERS:
+                from gigpo_jax.models.delta_layer import text_mixer
+
+                attend = text_mixer(self.config, self.segment_ids, self.lengths)
             experts = self.execution.experts
             x, keys_values, chosen = layer(x, angles, attend, select, experts, replayed)
             if self.deep is not None:
@@ -271,7 +282,7 @@ class _Layers:
                 mixed = jax.lax.switch(index, branches, *arrays)
             # Training needs no keys and values; as results of the scan they would be stored for all
             # layers.
-            return mixed, arrays[1:] if self.keeps_keys else None
+            return mixed, None if self.lengths is None else arrays[1:]
 
         return attend
 

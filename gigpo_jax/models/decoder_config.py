@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from gigpo_jax.models.delta_config import DeltaConfig
     from gigpo_jax.models.rope_scaling import Scaling
     from gigpo_jax.models.vision.vision_config import VisionConfig
 
 LAYERS = "layers"  # key of the stacked layers in the parameters
 DENSE_LAYERS = "dense_layers"  # key of layers without experts in a model with experts
-# Kinds of attention; the first and the last one have these names in config.json too.
+DELTA_LAYERS = "delta_layers"  # key of layers without attention
+STACKS = (LAYERS, DENSE_LAYERS, DELTA_LAYERS)
+# Kinds of layers; all but the second one have these names in config.json too.
 FULL = "full_attention"
 UNROTATED = "unrotated_attention"
 SLIDING = "sliding_attention"
+LINEAR = "linear_attention"
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,12 @@ class DecoderConfig:
         layout; XLA's own way takes CPUs several times as long.
       num_tokens: number of ids that have a token. Rows of the embedding behind them are padding:
         they are never sampled and have probability 0. 0: all V have one.
-      layer_types: kind of attention of each layer: FULL, UNROTATED or SLIDING; (): all are FULL.
+      layer_types: kind of each layer: FULL, UNROTATED, SLIDING or LINEAR; (): all are FULL.
       sliding_window: tokens that a query of SLIDING layers sees, its own included.
       sliding_theta: base of the rotary frequencies of SLIDING layers.
       query_scalar: scores are multiplied by its inverse root; 0: K.
+      rotary_dim: first numbers of a head that are rotated; 0: K.
+      delta: the LINEAR layers, which have no attention; None for none.
     """
 
     vocab_size: int
@@ -131,6 +137,8 @@ class DecoderConfig:
     sliding_window: int = 0
     sliding_theta: float = 10_000.0
     query_scalar: int = 0
+    rotary_dim: int = 0
+    delta: "DeltaConfig | None" = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -153,6 +161,9 @@ class DecoderConfig:
                 f"layer_types of {len(self.layer_types)} layers beside num_hidden_layers="
                 f"{self.num_layers}"
             )
+        # Positions and caches are of attention.
+        if self.delta is not None and FULL not in self.layer_types:
+            raise ValueError(f"layer_types must name a layer of {FULL}")
         if (self.experts is not None) != (self.model_type == "qwen3_moe"):
             raise ValueError(f"model_type={self.model_type!r} does not fit experts={self.experts}")
         if self.experts is not None:
@@ -178,13 +189,15 @@ class DecoderConfig:
             UNROTATED: AttentionKind(0.0),
             SLIDING: AttentionKind(self.sliding_theta, window=self.sliding_window),
         }
-        return tuple(kinds[name] for name in dict.fromkeys(self.layer_types or (FULL,)))
+        names = dict.fromkeys(self.layer_types or (FULL,))
+        return tuple(kinds[name] for name in names if name != LINEAR)
 
     @property
     def attention_indices(self) -> tuple[int, ...]:
-        """Index in `attention_kinds` of each layer's kind."""
-        names = list(dict.fromkeys(self.layer_types))
-        return tuple(map(names.index, self.layer_types)) or (0,) * self.num_layers
+        """Index in `attention_kinds` of each layer's kind; 0 for layers without attention."""
+        names = [name for name in dict.fromkeys(self.layer_types) if name != LINEAR]
+        indices = [names.index(name) if name != LINEAR else 0 for name in self.layer_types]
+        return tuple(indices) or (0,) * self.num_layers
 
     def layer_windows(self, limit: int) -> tuple[int, ...]:
         """Returns the window of each layer; 0 where texts of `limit` tokens fit in it."""
@@ -199,13 +212,20 @@ class DecoderConfig:
         return len(self.layer_numbers(LAYERS)) * self.experts.per_token
 
     @property
+    def num_delta_layers(self) -> int:
+        """Number of layers that have a state in place of keys and values."""
+        return self.layer_types.count(LINEAR)
+
+    @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
         """The layers in their order, as one run where all are of one stack."""
         runs: list[LayerRun] = []
-        ends = {LAYERS: 0, DENSE_LAYERS: 0}
+        ends = dict.fromkeys(STACKS, 0)
         for layer in range(self.num_layers):
             has_experts = self.experts is None or self.experts.has_experts(layer)
             stack = LAYERS if has_experts else DENSE_LAYERS
+            if self.layer_types and self.layer_types[layer] == LINEAR:
+                stack = DELTA_LAYERS
             if not runs or runs[-1].stack != stack:
                 runs.append(LayerRun(stack, ends[stack], ends[stack], layer))
             ends[stack] += 1

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +17,7 @@ from gigpo_jax.models.decoder import (
     run_model,
     score_tokens,
 )
-from gigpo_jax.models.decoder_config import LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.execution import Execution, Experts
 from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
 from gigpo_jax.models.layers import adapted_linears
@@ -38,7 +39,13 @@ def init_cache(
 
     With `keeps_routes` the cache of a model with experts has room for the experts of every token.
     """
-    shape = (config.num_layers, slots, config.num_kv_heads, length, config.head_dim)
+    depth = config.num_layers - config.num_delta_layers
+    shape = (depth, slots, config.num_kv_heads, length, config.head_dim)
+    states = None
+    if config.delta is not None:
+        from gigpo_jax.models.delta_layer import init_states
+
+        states = init_states(config, slots)
     routes = None
     if keeps_routes and config.experts is not None:
         from gigpo_jax.models.routes import route_dtype
@@ -46,7 +53,7 @@ def init_cache(
         depth = len(config.layer_numbers(LAYERS))
         routes_shape = (depth, slots, 1, length, config.experts.per_token)
         routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
-    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), routes)
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), routes, states)
 
 
 def prefill(
@@ -98,6 +105,10 @@ def prefill(
         from gigpo_jax.models.routes import write_prompt_routes
 
         cache = write_prompt_routes(cache, result.routes, slots)
+    if cache.states is not None:
+        from gigpo_jax.models.delta_layer import write_states
+
+        cache = replace(cache, states=write_states(cache.states, result.states, slots))
     return score_tokens(config, params, result.hidden), cache
 
 
@@ -145,8 +156,16 @@ def decode(
 
         return write_token_routes(cache, routes, index, positions)
 
+    def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:
+        from gigpo_jax.models.delta_layer import mix_tokens
+
+        mixed, states = mix_tokens(config, cache.states, index, positions < capacity, *arrays)
+        return mixed, replace(cache, states=states)
+
     x = embed_tokens(config, params, tokens)
-    x, cache = run_layers(config, params, cache, x, angles, attend, write_routes, experts=experts)
+    x, cache = run_layers(
+        config, params, cache, x, angles, attend, write_routes, experts=experts, mix=mix
+    )
     return score_tokens(config, params, apply_final_norm(config, params, x)), cache
 
 
@@ -161,6 +180,7 @@ def run_layers(
     select: Select = select_all,
     experts: Experts | None = None,
     deep: jax.Array | None = None,
+    mix: Callable | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs all layers over a cache.
 
@@ -170,12 +190,15 @@ def run_layers(
       cache: the cache.
       x: [..., D] embeddings.
       angles: result of `model_angles`.
-      attend: function (layer index, cache, query, key, value) -> (mixed values, cache).
+      attend: function (index of the layer in the cache, cache, query, key, value) -> (mixed values,
+        cache).
       write_routes: function (index of the layer among those with experts, cache, experts of the
         tokens [..., k]) -> cache; called if the cache has room for them.
       select: selection of the tokens in the result.
       experts: function for the experts.
       deep: second result of `insert_images`.
+      mix: function (index of the layer among those without attention, cache, arguments of `mix` in
+        `apply_mixer`) -> (what tokens read, cache); None if all layers have attention.
 
     Returns:
       The residual stream [..., D] of the selected tokens, and the cache.
@@ -195,7 +218,11 @@ def run_layers(
             x, cache = carry
             # `index` counts the layers of the stack, `number` those of the whole model.
             number = index + (run.first - run.start)
-            attend_layer = functools.partial(attend, number, cache)
+            # Models with layers without attention have all others in one stack.
+            place = number if config.delta is None else index
+            mixer = mix if run.stack == DELTA_LAYERS else attend
+            assert mixer is not None
+            attend_layer = functools.partial(mixer, place, cache)
             layer_angles = take_angles(config, angles, number)
             layer = nnx.merge(graph, params)
             x, cache, routes = layer(x, layer_angles, attend_layer, layer_select, experts)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gigpo_jax.models.decoder_config import LAYERS, DecoderConfig
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig
 from gigpo_jax.models.execution import Experts
 from gigpo_jax.models.families.family import Family, find_family
 from gigpo_jax.models.layers import ACTIVATIONS, Linear, RMSNorm
@@ -35,7 +35,8 @@ class Layer(nnx.Module):
 
     Attention is an argument, so training, prefill and decoding share the layer. The linear layers
     in `adapted` have a low-rank pair (`models.lora`). In a model with experts the layers of the
-    stack "layers" have a router and experts, the layers of "dense_layers" one SwiGLU block.
+    stack "layers" have a router and experts, the layers of "dense_layers" one SwiGLU block. The
+    layers of "delta_layers" have no attention.
     """
 
     def __init__(
@@ -50,8 +51,6 @@ class Layer(nnx.Module):
         width = config.hidden_size
         inner = config.intermediate_size
         head_dim = config.head_dim
-        query_width = config.num_heads * head_dim
-        kv_width = config.num_kv_heads * head_dim
 
         def make_linear(name: str, inputs: int, outputs: int, bias: bool = False) -> Linear:
             return Linear(
@@ -66,7 +65,6 @@ class Layer(nnx.Module):
 
         family = find_family(config.model_type)
         make_norm = functools.partial(family_norm, config, dtype=dtype)
-        bias = family.qkv_biases
         self.head_dim = head_dim
         self.for_cpu = config.for_cpu
         self.activate = ACTIVATIONS[family.activation]
@@ -74,13 +72,13 @@ class Layer(nnx.Module):
         self.query_factor = (head_dim / (config.query_scalar or head_dim)) ** 0.5
         # The order of these lines is the order in which random keys are drawn.
         self.attention_norm = make_norm(width)
-        self.query = make_linear("query", width, query_width, bias)
-        self.key = make_linear("key", width, kv_width, bias)
-        self.value = make_linear("value", width, kv_width, bias)
-        if family.head_norms:
-            self.query_norm = make_norm(head_dim)
-            self.key_norm = make_norm(head_dim)
-        self.out = make_linear("out", query_width, width)
+        if stack == DELTA_LAYERS:
+            from gigpo_jax.models.delta_layer import make_mixer
+
+            for name, part in make_mixer(config, make_linear, dtype=dtype, rngs=rngs).items():
+                setattr(self, name, part)
+        else:
+            self._make_attention(config, make_linear, make_norm)
         self.mlp_norm = make_norm(width)
         if family.result_norms:
             self.attention_result_norm = make_norm(width)
@@ -99,6 +97,24 @@ class Layer(nnx.Module):
             self.up = make_linear("up", width, inner)
             self.down = make_linear("down", inner, width)
 
+    def _make_attention(
+        self, config: DecoderConfig, make_linear: Callable[..., Linear], make_norm: Callable
+    ) -> None:
+        family = find_family(config.model_type)
+        width = config.hidden_size
+        query_width = config.num_heads * config.head_dim
+        kv_width = config.num_kv_heads * config.head_dim
+        bias = family.qkv_biases
+        self.gated = family.gated_attention
+        # A head's gate follows its query.
+        self.query = make_linear("query", width, query_width * (1 + self.gated), bias)
+        self.key = make_linear("key", width, kv_width, bias)
+        self.value = make_linear("value", width, kv_width, bias)
+        if family.head_norms:
+            self.query_norm = make_norm(config.head_dim)
+            self.key_norm = make_norm(config.head_dim)
+        self.out = make_linear("out", query_width, width)
+
     def __call__(
         self,
         x: jax.Array,
@@ -114,7 +130,7 @@ class Layer(nnx.Module):
           x: [..., D] residual stream in the compute dtype.
           angles: rotation of the layer's queries and keys, result of `rotary.take_angles`.
           attend: function (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values
-            [..., H, K], any second result).
+            [..., H, K], any second result); without attention the `mix` of `apply_mixer`.
           select: selection of the tokens that everything after attention is computed for; it takes
             the residual stream and the mixed values [..., H * K].
           experts: function for the experts; None: `experts.apply_experts`.
@@ -125,10 +141,18 @@ class Layer(nnx.Module):
           The residual stream [..., D] of the selected tokens, the second result of `attend`, and
           the experts of these tokens [..., k] i32, None for a layer without any.
         """
-        mixed, extra = attend(*self._project_heads(self.attention_norm(x), angles))
+        y = self.attention_norm(x)
+        if hasattr(self, "query"):
+            query, key, value, gate = self._project_heads(y, angles)
+            mixed, extra = attend(query, key, value)
+            mixed = select(mixed.reshape(*mixed.shape[:-2], -1))
+            y = self.out(mixed if gate is None else mixed * jax.nn.sigmoid(select(gate)))
+        else:
+            from gigpo_jax.models.delta_layer import apply_mixer
+
+            y, extra = apply_mixer(self, y, attend, select)
         # Keys and values of all tokens are made by now; what follows works on each token alone.
         x = select(x)
-        y = self.out(select(mixed.reshape(*mixed.shape[:-2], -1)))
         if hasattr(self, "attention_result_norm"):
             y = self.attention_result_norm(y)
         x = x + y
@@ -145,9 +169,15 @@ class Layer(nnx.Module):
 
     def _project_heads(
         self, y: jax.Array, angles: Rotary
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns queries, keys and values of attention."""
-        query = self._split_heads(self.query(y))
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+        """Returns queries, keys and values of attention, and gates [..., H * K] of its result."""
+        query = self.query(y)
+        gate = None
+        if self.gated:
+            pairs = query.reshape(*query.shape[:-1], -1, 2, self.head_dim)
+            gate = pairs[..., 1, :].reshape(*query.shape[:-1], -1)
+            query = pairs[..., 0, :]
+        query = self._split_heads(query.reshape(*y.shape[:-1], -1))
         key = self._split_heads(self.key(y))
         value = self._split_heads(self.value(y))
         # Before the rotation, as in the published Qwen3: the norm's scale differs along the head,
@@ -157,7 +187,7 @@ class Layer(nnx.Module):
             key = self.key_norm(key)
         if self.query_factor != 1.0:
             query = query * jnp.asarray(self.query_factor, query.dtype)
-        return rotate(query, angles), rotate(key, angles), value
+        return rotate(query, angles), rotate(key, angles), value, gate
 
     def _apply_experts(
         self, y: jax.Array, experts: Experts | None, routes: jax.Array | None
@@ -178,13 +208,21 @@ class Layer(nnx.Module):
         return x.reshape(*x.shape[:-1], -1, self.head_dim)
 
 
-def layer_axes(family: Family, *, has_experts: bool) -> Params:
+def layer_axes(family: Family, *, has_experts: bool, stack: str = LAYERS) -> Params:
     """Names of the axes of a stack of layers, as for `decoder.logical_axes`."""
-    axes: Params = {"out": {"kernel": ("layers", "heads", "embed")}}
-    for name, outputs in {"query": "heads", "key": "kv_heads", "value": "kv_heads"}.items():
-        axes[name] = {"kernel": ("layers", "embed", outputs)}
-        if family.qkv_biases:
-            axes[name]["bias"] = ("layers", outputs)
+    axes: Params = {}
+    if stack == DELTA_LAYERS:
+        from gigpo_jax.models.delta_layer import mixer_axes
+
+        axes = mixer_axes()
+    else:
+        axes["out"] = {"kernel": ("layers", "heads", "embed")}
+        for name, outputs in {"query": "heads", "key": "kv_heads", "value": "kv_heads"}.items():
+            axes[name] = {"kernel": ("layers", "embed", outputs)}
+            if family.qkv_biases:
+                axes[name]["bias"] = ("layers", outputs)
+        for name in ("query_norm", "key_norm") if family.head_norms else ():
+            axes[name] = {"scale": ("layers", "head")}
     if has_experts:
         axes["router"] = {"kernel": ("layers", "embed", "router")}
         for name in ("expert_gate", "expert_up"):
@@ -199,9 +237,6 @@ def layer_axes(family: Family, *, has_experts: bool) -> Params:
         norms += ["attention_result_norm", "mlp_result_norm"]
     for name in norms:
         axes[name] = {"scale": ("layers", "embed")}
-    if family.head_norms:
-        for name in ("query_norm", "key_norm"):
-            axes[name] = {"scale": ("layers", "head")}
     return axes
 
 

@@ -9,6 +9,8 @@ LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder 
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+# Linear layers of `delta_layer.make_mixer`.
+DELTA_LINEARS = ("delta_inputs", "delta_gate", "delta_rate", "delta_decay", "delta_out")
 MLP_LINEARS = ("gate", "up", "down")
 # Keys of a layer with experts -> module; {} stands for the number of the expert.
 EXPERT_LINEARS = {

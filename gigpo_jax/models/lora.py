@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): y = x W + (alpha / R) (x A) B with frozen W.
 
 An adapter is a separate tree, {"layers": {linear: {"lora_a": [L, I, R], "lora_b": [L, R, O]}}} in
-float32; one of the vision tower too has {"vision": {"layers": ..}} beside it. `attach_adapter`
+float32; one of the vision tower too has {"vision": {"layers": ..}} beside it, one of a model with
+layers without attention "delta_layers", for their MLPs alone. `attach_adapter`
 merges it into the parameter tree of a model, for every function of `decoder`, and multiplies B by
 alpha / R. B starts at 0, so the model is unchanged.
 """
@@ -16,7 +17,8 @@ import jax.numpy as jnp
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.linears import TARGETS, VISION_TARGETS
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS
+from gigpo_jax.models.linears import MLP_LINEARS, TARGETS, VISION_TARGETS
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,20 @@ class LoraConfig:
     def stack_linears(self) -> dict[str, tuple[str, ...]]:
         """Keys of the linear layers with a pair, by stack of `layer_stacks`.
 
-        A tower may lack some of its layers' keys.
+        A tower may lack some of its layers' keys, a model one of the stacks.
         """
-        linears = {"text": tuple(TARGETS[name] for name in self.targets)}
+        text = tuple(TARGETS[name] for name in self.targets)
+        linears = {"text": text, "delta": tuple(name for name in text if name in MLP_LINEARS)}
         if self.vision:
             linears["vision"] = VISION_TARGETS
         return linears
 
 
 def layer_stacks(tree: Params) -> dict[str, Params]:
-    """Returns the stacked layers of parameters or an adapter: "text" and, if any, "vision"."""
+    """Returns the stacked layers of parameters or an adapter: "text", "delta" and "vision"."""
     stacks = {"text": tree["layers"]}
+    if DELTA_LAYERS in tree:
+        stacks["delta"] = tree[DELTA_LAYERS]
     if "vision" in tree:
         stacks["vision"] = tree["vision"]["layers"]
     return stacks
@@ -63,6 +68,8 @@ def layer_stacks(tree: Params) -> dict[str, Params]:
 def replace_stacks(tree: Params, stacks: Mapping[str, Params]) -> Params:
     """Returns the tree with `stacks` as its `layer_stacks`."""
     result = tree | {"layers": stacks["text"]}
+    if stacks.get("delta"):
+        result[DELTA_LAYERS] = stacks["delta"]
     if "vision" in stacks:
         result["vision"] = tree.get("vision", {}) | {"layers": stacks["vision"]}
     return result
@@ -73,7 +80,7 @@ def _map_kernels(config: LoraConfig, tree: Params, make_pair: Callable[[Any], Pa
     kernels = layer_stacks(tree)
     adapter: dict[str, Params] = {}
     for stack, names in config.stack_linears.items():
-        layers = kernels[stack]
+        layers = kernels.get(stack, {})
         own_names = [name for name in names if name in layers]
         adapter[stack] = {name: make_pair(layers[name]["kernel"]) for name in own_names}
     return replace_stacks({}, adapter)
@@ -98,6 +105,7 @@ def init_adapter(config: DecoderConfig, lora: LoraConfig, key: jax.Array) -> Par
     adapter: dict[str, Params] = {stack: {} for stack in shapes}
     linears = [("text", name) for name in TARGETS.values()]
     linears += [("vision", name) for name in VISION_TARGETS]
+    linears += [("delta", name) for name in MLP_LINEARS]
     # Numbered over all linear layers: the draw of a pair does not depend on the other targets.
     for number, (stack, name) in enumerate(linears):
         if name not in shapes.get(stack, {}):
@@ -199,6 +207,11 @@ def _add_product(kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array
         return kernel.at[index].add(change)
 
     return jax.lax.fori_loop(0, kernel.shape[0], add_layer, kernel)
+
+
+def layer_numbers(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the indices in the model of the layers of the decoder's `layer_stacks`."""
+    return {"text": config.layer_numbers(LAYERS), "delta": config.layer_numbers(DELTA_LAYERS)}
 
 
 def adapter_rank(adapter: Params) -> int:

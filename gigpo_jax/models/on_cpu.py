@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models.cache import from_bits, to_bits
-from gigpo_jax.models.linears import LINEARS
+from gigpo_jax.models.linears import DELTA_LINEARS, LINEARS
 
 FEW_ROWS = 256  # rows of a product
 
@@ -37,7 +37,7 @@ def split_layers(layers: Any) -> tuple[Any, ...]:
     """
 
     def take_layer(index: int, path: Any, leaf: jax.Array) -> jax.Array:
-        is_linear = path[0].key in LINEARS and path[-1].key == "kernel"
+        is_linear = path[0].key in (*LINEARS, *DELTA_LINEARS) and path[-1].key == "kernel"
         return leaf[index].T if is_linear else leaf[index]
 
     num_layers = len(jax.tree.leaves(layers)[0])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS, DecoderConfig
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, DENSE_LAYERS, LAYERS, DecoderConfig
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.layer import Layer, Params, family_norm, layer_axes
 from gigpo_jax.models.layers import draw_normal
@@ -30,6 +30,8 @@ class Decoder(nnx.Module):
         self.layers = make_layers(LAYERS)
         if config.layer_numbers(DENSE_LAYERS):
             self.dense_layers = make_layers(DENSE_LAYERS)
+        if config.delta is not None:
+            self.delta_layers = make_layers(DELTA_LAYERS)
         self.final_norm = family_norm(config, config.hidden_size, dtype=dtype)
         if config.value_head:
             from gigpo_jax.models.value_head import ValueHead
@@ -79,8 +81,9 @@ def logical_axes(config: DecoderConfig) -> Params:
     """Returns axis names of every parameter, for sharding.
 
     The result is a tree like the parameters. The names are "layers", "vocab", "embed", "heads"
-    (H x K, one head after the other), "kv_heads" (G x K), "head" (K), "mlp", "value", and of
-    experts "expert" (E), "expert_mlp" and "router" (E, scores of a router).
+    (H x K, one head after the other), "kv_heads" (G x K), "head" (K), "mlp", "value", "delta" (axes
+    in `delta_layer.make_mixer`), and of experts "expert" (E), "expert_mlp" and "router" (E, scores
+    of a router).
     """
     family = find_family(config.model_type)
     axes: Params = {
@@ -90,6 +93,8 @@ def logical_axes(config: DecoderConfig) -> Params:
     }
     if config.layer_numbers(DENSE_LAYERS):
         axes[DENSE_LAYERS] = layer_axes(family, has_experts=False)
+    if config.delta is not None:
+        axes[DELTA_LAYERS] = layer_axes(family, has_experts=False, stack=DELTA_LAYERS)
     if config.vision is not None:
         from gigpo_jax.models.vision.vision import logical_axes as vision_axes
 

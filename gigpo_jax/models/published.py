@@ -4,11 +4,13 @@ from dataclasses import replace
 
 from gigpo_jax.models.decoder_config import (
     FULL,
+    LINEAR,
     SLIDING,
     UNROTATED,
     DecoderConfig,
     ExpertConfig,
 )
+from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
@@ -103,8 +105,32 @@ def _gemma3(hidden: int, inner: int, layers: int) -> DecoderConfig:
     )
 
 
-# Other text models by their published names: https://huggingface.co/google and HuggingFaceTB.
+def _qwen3_5(
+    hidden: int, inner: int, layers: int, heads: int, kv_heads: int, value_heads: int
+) -> DecoderConfig:
+    return DecoderConfig(
+        248320,
+        hidden,
+        inner,
+        layers,
+        heads,
+        kv_heads,
+        head_dim=256,
+        rope_theta=10_000_000.0,
+        tie_word_embeddings=hidden < 4096,
+        max_position_embeddings=262144,
+        eos_token_id=248044,
+        model_type="qwen3_5_text",
+        layer_types=(LINEAR, LINEAR, LINEAR, FULL) * (layers // 4),
+        rotary_dim=64,
+        delta=DeltaConfig(16, value_heads, 128, 128),
+    )
+
+
+# Other text models by their published names: https://huggingface.co/google, HuggingFaceTB and Qwen.
 PUBLISHED_TEXT: dict[str, DecoderConfig] = {
+    "Qwen3.5-0.8B": _qwen3_5(1024, 3584, 24, heads=8, kv_heads=2, value_heads=16),
+    "Qwen3.5-9B": _qwen3_5(4096, 12288, 32, heads=16, kv_heads=4, value_heads=32),
     "gemma-3-270m-it": _gemma3(640, 2048, 18),
     "gemma-3-1b-it": _gemma3(1152, 6912, 26),
     "SmolLM3-3B": DecoderConfig(

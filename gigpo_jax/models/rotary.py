@@ -64,7 +64,8 @@ def model_angles(
     for theta, scaling, _ in config.attention_kinds:
         # Without a base: no rotation, cosines of 1 and sines of 0.
         places = positions if theta else jnp.zeros_like(positions)
-        kind = rotary_angles(places, config.head_dim, theta or 1.0, scaling, axes)
+        width = config.rotary_dim or config.head_dim
+        kind = rotary_angles(places, width, theta or 1.0, scaling, axes)
         angles.append(kind)
     if config.for_cpu:
         from gigpo_jax.models.on_cpu import compute_once
@@ -88,9 +89,12 @@ def take_angles(
 def rotate(x: jax.Array, angles: Rotary) -> jax.Array:
     """Rotates x [..., heads, K], pairing entry i with entry i + K/2 as Hugging Face models do.
 
-    The result has the dtype of x.
+    The result has the dtype of x. Angles of fewer pairs rotate the first entries alone.
     """
     cos, sin = angles
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        return jnp.concatenate([rotate(x[..., :width], angles), x[..., width:]], axis=-1)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(x.dtype)

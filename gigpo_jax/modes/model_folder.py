@@ -105,7 +105,7 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         save_hf(folder, policy.config, trained, tokenizer=policy.tokenizer, stop_strings=stop)
         return trained
     from gigpo_jax.models.files.adapter_file import save_adapter
-    from gigpo_jax.models.lora import merge_adapter
+    from gigpo_jax.models.lora import layer_numbers, merge_adapter
 
     # In float32: bfloat16 would round most of a small change away.
     merged = merge_adapter(policy.params, trained, policy.scale)
@@ -122,6 +122,7 @@ def save_policy(folder: Path, config: ConfigDict, policy: Policy, trained: Any) 
         adapter,
         trained,
         base=config.model.path,
+        numbers=layer_numbers(policy.config),
         tower=policy.config.vision.model_type if policy.config.vision is not None else "",
     )
     return merged

@@ -25,7 +25,7 @@ def label_leaves(params: Params) -> Any:
 
     def label(path: tuple, _: Any) -> str:
         names = [getattr(key, "key", None) for key in path]
-        is_layer = "layers" in names or "dense_layers" in names
+        is_layer = bool({"layers", "dense_layers", "delta_layers"}.intersection(names))
         return "muon" if is_layer and names[-1] == "kernel" else "adamw"
 
     return jax.tree_util.tree_map_with_path(label, params)

@@ -26,7 +26,14 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
-from gigpo_jax.models.decoder_config import FULL, SLIDING, DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    DecoderConfig,
+    ExpertConfig,
+)
+from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.files import save_weights, weights
 from gigpo_jax.models.files.save_weights import gather_to_host
@@ -53,6 +60,13 @@ WINDOWS = replace(
     model_type="gemma3_text",
     layer_types=(SLIDING, FULL),
     sliding_window=4,
+)
+STATES = replace(
+    CONFIG,
+    model_type="qwen3_5_text",
+    layer_types=(LINEAR, FULL),
+    rotary_dim=4,
+    delta=DeltaConfig(1, 2, 6, 8),
 )
 # Muon for the matrices and AdamW for the rest: both kinds of moments are split.
 OPTIMIZER = make_optimizer(lr=1e-3, name="muon")
@@ -217,6 +231,12 @@ def train_windows(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     return {f"windows {name}": value for name, value in found.items()}
 
 
+def train_states(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """As `train`, of a model with a layer that has a state in place of attention."""
+    found, _ = train(mesh, samples, shape=STATES)
+    return {f"states {name}": value for name, value in found.items()}
+
+
 def train(
     mesh: Mesh, samples: list[Sample], rows: int = 8, shape: DecoderConfig = CONFIG
 ) -> tuple[dict[str, np.ndarray], TrainState]:
@@ -362,6 +382,7 @@ def mesh(expected: str, folder: str) -> None:
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
     got |= train_experts(grid, make_samples()) | train_windows(grid, make_samples())
+    got |= train_states(grid, make_samples())
     compare(got | score_pictures(grid), expected)
     moments = state.opt_state[1].inner_states
     matrix_moment = moments["muon"].inner_state[0].mu
@@ -403,7 +424,7 @@ def host(expected: str, folder: str, index: str, port: str) -> None:
     mine = samples[:15] if index == "0" else samples[15:]
     shown = slice(7) if index == "0" else slice(7, None)
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
-    got |= train_experts(grid, mine) | train_windows(grid, mine)
+    got |= train_experts(grid, mine) | train_windows(grid, mine) | train_states(grid, mine)
     compare(got | score_pictures(grid, shown), expected)
 
 

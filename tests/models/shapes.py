@@ -11,13 +11,14 @@ import numpy as np
 from gigpo_jax.models import decoder, on_cpu
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import (
-    DENSE_LAYERS,
     FULL,
-    LAYERS,
+    LINEAR,
     SLIDING,
+    STACKS,
     UNROTATED,
     ExpertConfig,
 )
+from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
@@ -116,6 +117,20 @@ SMALL: dict[str, DecoderConfig] = {
                 "query_scalar": 20,
             },
         ),
+        # Two value heads share a key head; half of a head is rotated.
+        "qwen3_5": (
+            4,
+            2,
+            True,
+            1e4,
+            {
+                "model_type": "qwen3_5_text",
+                "num_layers": 4,
+                "rotary_dim": 4,
+                "layer_types": (LINEAR, LINEAR, FULL, LINEAR),
+                "delta": DeltaConfig(2, 4, 16, 8),
+            },
+        ),
     }.items()
 }
 
@@ -184,6 +199,6 @@ def check_gradient(
 def on_cpus(config: DecoderConfig, params: Params) -> tuple[DecoderConfig, Params]:
     """As an engine in bfloat16 on CPUs has them."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    stacks = {name: params[name] for name in (LAYERS, DENSE_LAYERS) if name in params}
+    stacks = {name: params[name] for name in STACKS if name in params}
     split = {name: on_cpu.split_layers(stack) for name, stack in stacks.items()}
     return dataclasses.replace(config, for_cpu=True), params | split

@@ -14,6 +14,7 @@ from gigpo_jax.models import decoder, decoding, on_cpu
 from gigpo_jax.models.cache import BITS, KVCache
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT
 from tests.models.shapes import SMALL, on_cpus, random_params
 
@@ -62,6 +63,8 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
         ("gemma-3-270m-it", 268_098_176),
         ("gemma-3-1b-it", 999_885_952),
         ("SmolLM3-3B", 3_075_098_624),
+        ("Qwen3.5-0.8B", 752_393_024),
+        ("Qwen3.5-9B", 8_953_803_264),
     ],
 )
 def test_published_shapes(name: str, count: int) -> None:
@@ -98,14 +101,22 @@ def test_axes_are_named_like_the_parameters(name: str) -> None:
             "router": config.experts.count,
         }
 
-    def size(path: tuple, axes: tuple[str, ...]) -> tuple[int, ...]:
+    def size(path: tuple, axes: tuple[str, ...], leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
         depth = len(config.layer_numbers(path[0].key))
-        return tuple(depth if axis == "layers" else sizes[axis] for axis in axes)
+        lengths = sizes | {"layers": depth}
+        if find_family(config.model_type).gated_attention and "query" in [key.key for key in path]:
+            lengths["heads"] *= 2
+        # Axes of layers without attention are of any size: none of them is split.
+        return tuple(
+            leaf.shape[number] if axis == "delta" else lengths[axis]
+            for number, axis in enumerate(axes)
+        )
 
+    shapes = decoder.abstract_params(config)
     named = jax.tree_util.tree_map_with_path(
-        size, decoder.logical_axes(config), is_leaf=lambda axes: isinstance(axes, tuple)
+        size, decoder.logical_axes(config), shapes, is_leaf=lambda axes: isinstance(axes, tuple)
     )
-    assert named == jax.tree.map(lambda leaf: leaf.shape, decoder.abstract_params(config))
+    assert named == jax.tree.map(lambda leaf: leaf.shape, shapes)
 
 
 def test_init_is_seeded_and_of_the_stated_spread() -> None:

@@ -20,7 +20,10 @@ transformers = pytest.importorskip("transformers")
 
 
 # One shape a family; the others differ in numbers of heads and in tied embeddings.
-FAMILIES = ("gqa2_untied", "qwen3_tied", "llama3", "moe", "smollm3", "gemma3")
+FAMILIES = ("gqa2_untied", "qwen3_tied", "llama3", "moe", "smollm3", "gemma3", "qwen3_5")
+# Times the usual limits. By its l2 norms and decays a random model of this family is sensitive:
+# logits of transformers in float32 and in float64 differ by 1.6e-5 of the largest one, ours by 9e-6.
+ROUNDING = {"qwen3_5": 4}
 SHAPES = [pytest.param(name, marks=() if name in FAMILIES else pytest.mark.slow) for name in SMALL]
 
 
@@ -39,12 +42,14 @@ def test_logits_and_gradients_equal_those_of_transformers(
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert theirs.dtype == torch.float32
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
+    rounding = ROUNDING.get(name, 1)
 
     expected = theirs(torch.tensor(tokens)).logits
     result = jax.jit(lambda params: decoder.logits(config, params, tokens))(params)
     largest = np.abs(expected.detach().numpy()).max()
     assert largest > 1
-    np.testing.assert_allclose(result, expected.detach().numpy(), atol=1e-5 * largest, rtol=0)
+    atol = 1e-5 * rounding * largest
+    np.testing.assert_allclose(result, expected.detach().numpy(), atol=atol, rtol=0)
 
     def loss(params: decoder.Params) -> jax.Array:
         logp = jax.nn.log_softmax(decoder.logits(config, params, tokens)[:, :-1])
@@ -55,7 +60,7 @@ def test_logits_and_gradients_equal_those_of_transformers(
     their_loss = torch.nn.functional.cross_entropy(flat, torch.tensor(tokens[:, 1:]).reshape(-1))
     their_loss.backward()
     assert float(value) == pytest.approx(their_loss.item(), rel=1e-5)
-    assert check_gradient(gradient, theirs, tmp_path / "gradient", limit=2e-5) == config
+    assert check_gradient(gradient, theirs, tmp_path / "gradient", limit=2e-5 * rounding) == config
 
 
 # The layers are the layers of the logits above.
@@ -101,7 +106,8 @@ def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Pat
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("moe", marks=pytest.mark.slow), "moe_mixed", "smollm3", "gemma3"]
+    "name",
+    [pytest.param("moe", marks=pytest.mark.slow), "moe_mixed", "smollm3", "gemma3", "qwen3_5"],
 )
 def test_packed_texts_equal_those_of_transformers_alone(name: str, tmp_path: pathlib.Path) -> None:
     config = SMALL[name]

@@ -14,7 +14,7 @@ from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS, KVCache, cache_length
-from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
+from gigpo_jax.models.decoder_config import STACKS
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Programs:
         if self.config.for_cpu:
             from gigpo_jax.models.on_cpu import split_layers
 
-            for stack in {LAYERS, DENSE_LAYERS} & prepared.keys():
+            for stack in prepared.keys() & set(STACKS):
                 prepared[stack] = self.run_program(
                     ("layers apart", stack), split_layers, prepared[stack]
                 )
@@ -232,6 +232,9 @@ class Programs:
         cache_shardings = KVCache(entries, entries)
         if self.settings.keeps_routes:
             cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
+        if self.config.delta is not None:
+            # A state is whole on each device of a partition, as its layer's weights are.
+            cache_shardings = replace(cache_shardings, states=placement.sharding(None, SLOTS))
         state_shardings = (cache_shardings, placement.sharding(SLOTS))
         # On the first call and after `reset`. The whole cache need not fit one device: by the
         # shardings of the result each device creates its shard.

@@ -106,7 +106,14 @@ class WeightStore:
         # The previous adapter stays: vLLM may read it again for late requests.
         folder = self._next_path(name, keep=1)
         write_adapter(
-            folder, shape, adapter, base="", tower=tower, dtype=dtype, on_tensor=checksum.add
+            folder,
+            shape,
+            adapter,
+            base="",
+            numbers=lora.layer_numbers(config),
+            tower=tower,
+            dtype=dtype,
+            on_tensor=checksum.add,
         )
         return checksum.hexdigest()
 

@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from gigpo_jax.models.files.json_values import JsonValues
 
 # model_type in config.json, and the name of the family's file in this folder
-FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "smollm3", "gemma3_text")
+FAMILIES = (
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_5_text",
+    "llama",
+    "mistral",
+    "smollm3",
+    "gemma3_text",
+)
+# model_type of a multimodal config.json -> of its text_config, which alone is read
+TEXT_PARTS = {"qwen3_5": "qwen3_5_text"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,8 @@ class Family:
       class_prefix: beginning of the names of its classes in transformers.
       qkv_biases: whether queries, keys and values have biases.
       head_norms: whether there are norms of queries and keys, over each head.
+      gated_attention: whether the result of attention is multiplied by a gate, whose kernel is in
+        the kernel of queries.
       result_norms: whether the results of attention and of the MLP have norms.
       norm_offset: added to the scale of norms.
       activation: of the MLP's gate, a key of `layers.ACTIVATIONS`.
@@ -33,12 +46,14 @@ class Family:
       window_key: key of config.json that says whether layers have sliding windows, which are then
         refused; "": the family has them.
       unsupported: more keys of config.json that must be off.
+      ignored_tensors: beginnings of the names of tensors that are not read.
     """
 
     title: str
     class_prefix: str
     qkv_biases: bool = False
     head_norms: bool = False
+    gated_attention: bool = False
     result_norms: bool = False
     norm_offset: float = 0.0
     activation: str = "silu"
@@ -49,6 +64,7 @@ class Family:
     write_keys: "Callable[[DecoderConfig], dict[str, Any]]" = lambda config: {}
     window_key: str = "use_sliding_window"
     unsupported: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
 
 
 def find_family(model_type: str) -> Family:

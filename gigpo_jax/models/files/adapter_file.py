@@ -3,13 +3,14 @@
 transformers and vLLM load them. A folder has adapter_config.json and adapter_model.safetensors; A
 is stored there as [R, I] and B as [O, R], layer by layer, under the names that the linear layers
 have in a Hugging Face model. `tower` is the model_type of a model with a vision tower, whose
-decoder has another name there; "": there is no tower.
+decoder has another name there; "": there is no tower. `numbers` is the result of
+`lora.layer_numbers`.
 """
 
 import json
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,9 +57,10 @@ _PLAIN_VALUES = {
     "bias": ("none",),
 }
 Names = list[tuple[str, tuple[int, ...]]]
+Numbers = Mapping[str, Sequence[int]]
 
 
-def tensor_names(adapter: Params, *, tower: str) -> Names:
+def tensor_names(adapter: Params, *, tower: str, numbers: Numbers) -> Names:
     """Returns name and stored shape of an adapter's tensors, in the order of the file.
 
     `adapter` may hold shapes in place of arrays.
@@ -68,7 +70,7 @@ def tensor_names(adapter: Params, *, tower: str) -> Names:
         for linear, pair in pairs.items():
             for factor in _FACTORS:
                 depth, rows, columns = pair[factor].shape
-                for layer in range(depth):
+                for layer in numbers.get(stack, range(depth)):
                     name = _tensor_name(stack, layer, linear, factor, tower=tower)
                     names.append((name, (columns, rows)))
     return names
@@ -80,6 +82,7 @@ def write_adapter(
     adapter: Params,
     *,
     base: str,
+    numbers: Numbers,
     tower: str = "",
     dtype: Any = np.float32,
     on_tensor: OnTensor | None = None,
@@ -107,9 +110,8 @@ def write_adapter(
     (folder / CONFIG).write_text(
         json.dumps(config_json(config, base, tower=tower), indent=2) + "\n"
     )
-    write_safetensors(
-        folder / TENSORS, tensor_names(adapter, tower=tower), make_tensors(), dtype, on_tensor
-    )
+    names = tensor_names(adapter, tower=tower, numbers=numbers)
+    write_safetensors(folder / TENSORS, names, make_tensors(), dtype, on_tensor)
 
 
 def config_json(config: LoraConfig, base: str, *, tower: str) -> dict[str, Any]:
@@ -146,6 +148,7 @@ def save_adapter(
     adapter: Params,
     *,
     base: str,
+    numbers: Numbers,
     tower: str = "",
 ) -> None:
     """Writes an adapter in float32 as `write_adapter` does, by the first process.
@@ -155,9 +158,8 @@ def save_adapter(
     """
     folder = pathlib.Path(folder)
     try:
-        write_adapter(
-            folder if jax.process_index() == 0 else None, config, adapter, base=base, tower=tower
-        )
+        writer_folder = folder if jax.process_index() == 0 else None
+        write_adapter(writer_folder, config, adapter, base=base, numbers=numbers, tower=tower)
     except OSError as err:
         raise InputError(
             f"cannot be written ({err.strerror})",
@@ -185,7 +187,8 @@ def load_adapter(folder: str | pathlib.Path, shape: DecoderConfig, config: LoraC
     tower = shape.vision.model_type if shape.vision is not None else ""
     entries = read_header(file)
     stored_shapes = {name: entry.shape for name, entry in entries.items()}
-    expected_shapes = dict(tensor_names(shapes, tower=tower))
+    numbers = lora.layer_numbers(shape)
+    expected_shapes = dict(tensor_names(shapes, tower=tower, numbers=numbers))
     differences = sorted(
         name
         for name in stored_shapes.keys() | expected_shapes.keys()
@@ -208,7 +211,8 @@ def load_adapter(folder: str | pathlib.Path, shape: DecoderConfig, config: LoraC
         return array
 
     def read_factor(stack: str, linear: str, factor: str, depth: int) -> np.ndarray:
-        names = [_tensor_name(stack, n, linear, factor, tower=tower) for n in range(depth)]
+        layers = numbers.get(stack, range(depth))
+        names = [_tensor_name(stack, n, linear, factor, tower=tower) for n in layers]
         return np.stack([read_tensor(name) for name in names])
 
     stacks: dict[str, Params] = {}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import DecoderConfig
-from gigpo_jax.models.families.family import FAMILIES, Family, find_family
+from gigpo_jax.models.families.family import FAMILIES, TEXT_PARTS, Family, find_family
 from gigpo_jax.models.files.json_values import FIX, JsonValues, read_token_ids
 from gigpo_jax.models.linears import DECODERS
 
@@ -40,6 +40,8 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
         from gigpo_jax.models.vision.vision_config import decoder_json, read_vision
 
         raw = decoder_json(raw)
+    if stored_type in TEXT_PARTS:
+        raw = _text_config(raw, file)
     rope = _rope_settings(raw, file)
     _refuse_other_models(raw, rope, file)
     family = find_family(raw["model_type"])
@@ -76,6 +78,16 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
         )
     except ValueError as err:
         raise InputError(str(err), key=file, fix=FIX) from err
+
+
+def _text_config(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
+    """Reduces a multimodal model's config.json to the config.json of its decoder."""
+    text = raw.get("text_config")
+    if not isinstance(text, dict):
+        raise InputError(f"text_config={text!r:.80} must be an object", key=file, fix=FIX)
+    # Of the whole model, where the two differ.
+    whole = {key: raw[key] for key in ("tie_word_embeddings",) if key in raw}
+    return raw | text | whole | {"model_type": TEXT_PARTS[raw["model_type"]]}
 
 
 def _count_values(raw: dict[str, Any], family: Family) -> int:
@@ -118,7 +130,7 @@ def _read_scaling(rope: dict[str, Any], values: JsonValues) -> "Scaling | None":
 def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
     if str(raw.get("model_type")) not in FAMILIES:
         model_type = raw.get("model_type", raw.get("architectures"))
-        kinds = ", ".join((*FAMILIES, *DECODERS))
+        kinds = ", ".join((*FAMILIES, *TEXT_PARTS, *DECODERS))
         names = ", ".join(find_family(kind).title for kind in FAMILIES)
         fix = f"use a {names}, Qwen2.5-VL or Qwen3-VL model ({kinds})"
         raise InputError(f"model_type={model_type!r:.80} is not supported", key=file, fix=fix)

@@ -22,6 +22,12 @@ _LARGEST = {  # generous: stops a broken file before arrays of such a size are t
     "decoder_sparse_step": 2**10,
     "no_rope_layer_interval": 2**10,
     "query_pre_attn_scalar": 2**20,
+    "linear_num_key_heads": 2**10,
+    "linear_num_value_heads": 2**10,
+    "linear_key_head_dim": 2**12,
+    "linear_value_head_dim": 2**12,
+    "linear_conv_kernel_dim": 2**10,
+    "full_attention_interval": 2**10,
     "sliding_window": 2**30,
     "sliding_window_pattern": 2**10,
 }

@@ -19,7 +19,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.decoder_config import DENSE_LAYERS, LAYERS
+from gigpo_jax.models.decoder_config import STACKS
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import (
@@ -152,20 +152,21 @@ def list_leaves(config: DecoderConfig) -> tuple[list[Leaf], Any]:
 
 def _tensor_names(config: DecoderConfig, path: list[str]) -> tuple[tuple[str, ...], int]:
     """Returns a leaf's tensor names, with Qwen2.5-VL's prefixes, and number of stacked axes."""
-    kind = "bias" if path[-1] == "bias" else "weight"
+    # Parameters that are no module's, such as vectors, have no kind.
+    kind = {"bias": ".bias", "values": ""}.get(path[-1], ".weight")
     if config.vision is not None and path[0] == "vision":
         from gigpo_jax.models.vision.tensor_names import tower_names
 
-        return tower_names(config.vision, path[1:], kind)
-    if path[0] not in (LAYERS, DENSE_LAYERS):
+        return tower_names(config.vision, path[1:], kind[1:])
+    if path[0] not in STACKS:
         return (_TOP[".".join(path)],), 0
     numbers = config.layer_numbers(path[0])
     if config.experts is None or path[1] not in EXPERT_LINEARS:
         module = (_LAYER | find_family(config.model_type).modules)[path[1]]
-        return tuple(f"model.layers.{n}.{module}.{kind}" for n in numbers), 1
+        return tuple(f"model.layers.{n}.{module}{kind}" for n in numbers), 1
     module = EXPERT_LINEARS[path[1]]
     experts = range(config.experts.count)
-    return tuple(f"model.layers.{n}.{module.format(e)}.{kind}" for n in numbers for e in experts), 2
+    return tuple(f"model.layers.{n}.{module.format(e)}{kind}" for n in numbers for e in experts), 2
 
 
 def _make_reader(leaf: Leaf, places: Places, dtype: np.dtype) -> Callable[[Any], np.ndarray]:
@@ -271,8 +272,11 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
             )
     # Some folders keep the tied head a second time, or the frequencies of the rotary embedding.
     known_names = shapes.keys() | {HEAD}
+    ignored = find_family(config.model_type).ignored_tensors
     extra = sorted(
-        name for name in stored.keys() - known_names if not name.endswith("rotary_emb.inv_freq")
+        name
+        for name in stored.keys() - known_names
+        if not (name.endswith("rotary_emb.inv_freq") or name.startswith(ignored))
     )
     if extra:
         raise InputError(

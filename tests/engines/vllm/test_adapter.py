@@ -181,7 +181,10 @@ def test_an_exported_adapter_is_one_for_vllm(
     """
     shape, _ = model
     adapter = serving.shaken(lora.init_adapter(shape, CONFIG, jax.random.key(8)), 8, 0.05)
-    save_adapter(weights / "exported", CONFIG, adapter, base="models/alfworld_tiny")
+    numbers = lora.layer_numbers(shape)
+    save_adapter(
+        weights / "exported", CONFIG, adapter, base="models/alfworld_tiny", numbers=numbers
+    )
 
     def post(path: str, body: dict[str, Any]) -> bytes:
         headers = {"Authorization": f"Bearer {serving.KEY}", "Content-Type": "application/json"}

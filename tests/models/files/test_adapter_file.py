@@ -13,14 +13,16 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.save_weights import save_hf
-from gigpo_jax.models.lora import LoraConfig
+from gigpo_jax.models.lora import LoraConfig, layer_numbers
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.test_lora import ALL, BOTH, SHAPE, SOME, random_adapter
+
+NUMBERS = layer_numbers(SHAPE)
 
 
 def test_an_adapter_comes_back_as_it_was(tmp_path: pathlib.Path) -> None:
     adapter = random_adapter(SHAPE, ALL)
-    save_adapter(tmp_path / "a", ALL, adapter, base="a/model")
+    save_adapter(tmp_path / "a", ALL, adapter, base="a/model", numbers=NUMBERS)
     again = load_adapter(tmp_path / "a", SHAPE, ALL)
     assert again.keys() == adapter.keys()
     for name, pair in adapter["layers"].items():
@@ -30,7 +32,7 @@ def test_an_adapter_comes_back_as_it_was(tmp_path: pathlib.Path) -> None:
 
 def test_names_and_shapes_are_those_of_peft(tmp_path: pathlib.Path) -> None:
     adapter = random_adapter(SHAPE, SOME)
-    save_adapter(tmp_path, SOME, adapter, base="a/model")
+    save_adapter(tmp_path, SOME, adapter, base="a/model", numbers=NUMBERS)
     tensors = safetensors.numpy.load_file(tmp_path / "adapter_model.safetensors")
     prefix = "base_model.model.model.layers.2"
     down = tensors[f"{prefix}.mlp.down_proj.lora_A.weight"]
@@ -52,7 +54,8 @@ def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transform
 ) -> None:
     transformers = pytest.importorskip("transformers")
     adapter = random_adapter(shape, BOTH)
-    save_adapter(tmp_path / "both", BOTH, adapter, base="", tower=tower)
+    numbers = layer_numbers(shape)
+    save_adapter(tmp_path / "both", BOTH, adapter, base="", numbers=numbers, tower=tower)
     again = load_adapter(tmp_path / "both", shape, BOTH)
     jax.tree.map(np.testing.assert_array_equal, again, adapter)
     save_hf(tmp_path / "model", shape, random_params(shape))
@@ -72,7 +75,8 @@ def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transform
         a, b = (tensors[f"base_model.model.{name}.lora_{factor}.weight"] for factor in "AB")
         assert (b @ a).shape == linears[name]
     text = LoraConfig(2, 8.0, BOTH.targets)
-    save_adapter(tmp_path / "text", text, {"layers": adapter["layers"]}, base="", tower=tower)
+    adapter = {"layers": adapter["layers"]}
+    save_adapter(tmp_path / "text", text, adapter, base="", numbers=numbers, tower=tower)
     pattern = json.loads((tmp_path / "text/adapter_config.json").read_text())["target_modules"]
     assert {name for name in linears if re.fullmatch(pattern, name)} == {
         name for name in modules if "visual" not in name
@@ -80,7 +84,7 @@ def test_an_adapter_of_decoder_and_tower_comes_back_under_the_names_of_transform
 
 
 def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:
-    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="")
+    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="", numbers=NUMBERS)
     for shape_or_config in (
         LoraConfig(4, 8.0, SOME.targets),
         LoraConfig(2, 7.0, SOME.targets),
@@ -136,7 +140,7 @@ def test_another_or_a_broken_adapter_is_refused(tmp_path: pathlib.Path) -> None:
 def test_numbers_that_are_not_finite_or_not_floating_point_are_refused(
     tmp_path: pathlib.Path, value: np.generic, message: str
 ) -> None:
-    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="")
+    save_adapter(tmp_path, SOME, random_adapter(SHAPE, SOME), base="", numbers=NUMBERS)
     file = tmp_path / "adapter_model.safetensors"
     name = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
     tensors = safetensors.numpy.load_file(file)
