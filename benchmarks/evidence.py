@@ -63,6 +63,8 @@ class Experiment:
       mains: Arms whose final success minus GRPO's final success is a protocol's main comparison.
       files: Files of `gigpo eval` with further outcomes of the protocol.
       seeds: Seeds that are compared; all if empty.
+      family: Name that experiments share whose final differences are corrected together, and whose
+        other outcomes are exploratory; empty: all outcomes of this one are.
       caveat: Reason why no difference counts as significant, whatever its p-value.
     """
 
@@ -71,6 +73,7 @@ class Experiment:
     mains: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    family: str = ""
     caveat: str = ""
 
 
@@ -160,6 +163,20 @@ EXPERIMENTS = (
         },
         mains=(GRAPH,),
     ),
+    *(
+        Experiment(
+            f"BabyAI at {rate}, 6",
+            {
+                GRPO: f"babyai_rates/grpo_{rate}",
+                GIGPO: f"babyai_rates/gigpo_{rate}",
+                REPEAT: f"babyai_rates/repeat_discount_{rate}",
+                GRAPH: f"babyai_rates/graph_values_{rate}",
+            },
+            mains=mains,
+            family="babyai_rates",
+        )
+        for rate, mains in (("6e-4", (GRAPH,)), ("1.8e-3", ()))
+    ),
 )
 _LONG = "alfworld_long"
 _ALFWORLD = EXPERIMENTS[1].arms
@@ -220,6 +237,8 @@ TABLES = {
     "webshop_60": EXPERIMENTS[3],
     "webshop_100": EXPERIMENTS[4],
     "babyai": EXPERIMENTS[5],
+    "babyai_low": EXPERIMENTS[-2],
+    "babyai_high": EXPERIMENTS[-1],
     "sokoban_30": Experiment(
         "Sokoban, 30",
         {
@@ -319,20 +338,37 @@ def read_arms(experiment: Experiment) -> list[Arm]:
 
 
 def compare_arms(experiment: Experiment, arms: Sequence[Arm]) -> list[Comparison]:
-    """All differences from the first arm, corrected but for the main comparisons."""
+    """All differences from the first arm, corrected but for the main comparisons.
+
+    Outcomes that the protocol calls exploratory have no corrected p-value and are no main ones.
+    """
     rows = list_comparisons(arms, experiment.files)
-    family = [
-        index
-        for index, row in enumerate(rows)
-        if row.outcome != FINAL or row.arm not in experiment.mains
-    ]
-    p_values = correct_p_values(np.array([rows[index].p_value for index in family]))
-    corrected = dict(zip(family, map(float, p_values), strict=True))
-    return [replace(row, corrected=corrected.get(index)) for index, row in enumerate(rows)]
+    if not experiment.family:
+        family = [row for row in rows if row.outcome != FINAL or row.arm not in experiment.mains]
+        corrected = _correct(family)
+    else:
+        partners = [other for other in EXPERIMENTS if other.family == experiment.family]
+        family = [
+            row
+            for other in partners
+            for row in (rows if other is experiment else list_comparisons(read_arms(other)))
+            if row.outcome == FINAL and row.arm not in other.mains
+        ]
+        corrected = _correct(family)
+    return [replace(row, corrected=corrected.get(id(row))) for row in rows]
+
+
+def _correct(family: Sequence[Comparison]) -> dict[int, float]:
+    """Corrected p-values of comparisons by their identity."""
+    p_values = correct_p_values(np.array([row.p_value for row in family]))
+    return {id(row): float(value) for row, value in zip(family, p_values, strict=True)}
 
 
 def is_significant(experiment: Experiment, row: Comparison) -> bool:
-    """Whether the p-value that counts is below 5%."""
+    """Whether the p-value that counts is below 5%; exploratory differences have none."""
+    is_main = row.outcome == FINAL and row.arm in experiment.mains
+    if row.corrected is None and not is_main:
+        return False
     p_value = row.p_value if row.corrected is None else row.corrected
     return p_value < LEVEL and not experiment.caveat
 

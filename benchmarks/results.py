@@ -54,7 +54,10 @@ CAMPAIGNS = {
         "ALFWorld, 100 iterations: four arms, and the choice of rates",
         "../protocols/alfworld_pooled.md",
     ),
-    "babyai_rates": Campaign("BabyAI at equal rates: the panels", "../protocols/babyai_rates.md"),
+    "babyai_rates": Campaign(
+        "BabyAI at equal rates, 6 iterations: eight arms, and their panels",
+        "../protocols/babyai_rates.md",
+    ),
     "babyai_tiny": Campaign("BabyAI, 6 iterations: four arms", "../protocols/babyai.md"),
     "corridor_plans": Campaign("Corridor: subgoals and strategies", "../protocols/plans.md"),
     "corridor_tiny": Campaign("Corridor: summaries of the history", "../protocols/summaries.md"),
