@@ -7,7 +7,6 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +28,7 @@ from gigpo_jax.modes.train import Trainer
 from gigpo_jax.rollout.earlier_starts import EarlierStarts
 from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, summarise_outcomes
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
@@ -53,12 +53,10 @@ def episode(task: Task, group: int, member: int = 0) -> Trajectory:
 class Replay:
     """In place of a rollout worker: the episodes above."""
 
-    async def play(
-        self, tasks: Sequence[Task], *, first_group: int, **_: object
-    ) -> list[Trajectory]:
+    async def play(self, job: RolloutJob, **_: object) -> list[Trajectory]:
         return [
-            episode(task, first_group + n, trial)
-            for n, task in enumerate(tasks)
+            episode(task, job.first_group + n, trial)
+            for n, task in enumerate(job.tasks)
             for trial in range(n % 3 + 1)
         ]
 

@@ -25,7 +25,6 @@ from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
-from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.part_table import part_metrics
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.results import panel_metrics, panel_record
@@ -341,17 +340,10 @@ class Trainer:
 
     async def roll_out(self, iteration: int, worker: RolloutWorker) -> list[Trajectory]:
         """Plays `train.group_size` episodes of each drawn task, and of replacements."""
-        train = self.config.train
-        choice = choose_tasks(self.config, self.tasks, self.sources, iteration)
+        job = choose_tasks(self.config, self.tasks, self.sources, iteration)
         async with self.reserve_engine("rollout"):
             return await worker.play(
-                choice.tasks,
-                group_size=train.group_size,
-                iteration=iteration,
-                first_group=choice.first_group,
-                starts=choice.starts,
-                ends=GroupEnd(train.finish_fraction, choice.spares),
-                shares_texts=True,
+                job,
                 temperature=self.config.sampling.temperature,
                 title=f"rollout {iteration + 1}",
                 is_training=True,

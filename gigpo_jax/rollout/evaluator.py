@@ -15,6 +15,7 @@ from gigpo_jax.rollout.results import (
     Outcome,
     collect_outcomes,
 )
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.trajectory import Trajectory
 
@@ -101,12 +102,9 @@ class Evaluator:
         trajectories = {}
         for number, (decoding, temperature) in enumerate(temperatures.items()):
             trajectories[decoding] = await self._worker.play(
-                self._tasks[first:end],
-                group_size=1,
                 # Negative: no training iteration has these keys, and every evaluation draws the
                 # same.
-                iteration=-1 - number,
-                first_group=first,
+                RolloutJob(self._tasks[first:end], 1, iteration=-1 - number, first_group=first),
                 temperature=temperature,
                 title=f"panel, {decoding}",
             )

@@ -24,22 +24,12 @@ class TooManyAborted(RuntimeError):
     """Too many episodes of a rollout were aborted, for the frequent reasons in the text."""
 
 
-async def rollout(
-    tasks: Sequence[Task],
-    players: Mapping[str, tuple[Runner, EnvPool]],
-    *,
-    group_size: int,
-    iteration: int,
-    first_group: int = 0,
-    starts: Starts = TASK_STARTS,
-    ends: GroupEnd = WHOLE_GROUPS,
-    shares_texts: bool = False,
-) -> list[Trajectory]:
-    """Plays `group_size` episodes of every task, as many at once as the pools have environments.
+@dataclass(frozen=True)
+class RolloutJob:
+    """What is played as one rollout.
 
-    Args:
+    Attributes:
       tasks: Task of each group, in order.
-      players: Runner of the episodes and pool of environments, by `Task.environment`.
       group_size: Number of episodes of a task, >= 1.
       iteration: Part of every request's key; evaluations use negative numbers.
       first_group: Number of the first task's group; hosts that share an iteration number their
@@ -49,6 +39,25 @@ async def rollout(
       ends: Rule for the end of a group, and the replacement of one without contrast
         (`trajectory.has_contrast`).
       shares_texts: Whether parts of a group's episodes may share what the policy writes.
+    """
+
+    tasks: Sequence[Task]
+    group_size: int
+    iteration: int
+    first_group: int = 0
+    starts: Starts = TASK_STARTS
+    ends: GroupEnd = WHOLE_GROUPS
+    shares_texts: bool = False
+
+
+async def rollout(
+    job: RolloutJob, players: Mapping[str, tuple[Runner, EnvPool]]
+) -> list[Trajectory]:
+    """Plays the episodes of all groups, as many at once as the pools have environments.
+
+    Args:
+      job: Tasks, and how many episodes of each.
+      players: Runner of the episodes and pool of environments, by `Task.environment`.
 
     Returns:
       Trajectories in the order of tasks, of groups of the same place, and of members; those that
@@ -58,17 +67,17 @@ async def rollout(
       TooManyAborted: more than `max_aborted_fraction` of all episodes were aborted.
       EngineLost: the engine will give no more responses.
     """
-    state = _RolloutState(players, group_size, iteration, starts, ends, shares_texts)
+    state = _RolloutState(job, players)
     try:
         async with asyncio.TaskGroup() as coroutines:
             state.coroutines = coroutines
-            for place, task in enumerate(tasks):
-                state.start_group(place, first_group + place, task)
+            for place, task in enumerate(job.tasks):
+                state.start_group(place, job.first_group + place, task)
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None  # the first failure cancelled the others
 
     trajectories: list[Trajectory] = []
-    for place in range(len(tasks)):
+    for place in range(len(job.tasks)):
         for group in state.groups_by_place[place]:
             for trials in group.episodes:
                 trajectories.extend(trials)
@@ -88,28 +97,24 @@ class _RolloutState:
       abort_reasons: Number of aborted episodes by reason.
     """
 
+    job: RolloutJob
     players: Mapping[str, tuple[Runner, EnvPool]]
-    group_size: int
-    iteration: int
-    starts: Starts
-    ends: GroupEnd
-    shares_texts: bool
     coroutines: asyncio.TaskGroup = field(init=False)
     groups_by_place: dict[int, list[Group]] = field(default_factory=lambda: defaultdict(list))
     abort_reasons: Counter[str] = field(default_factory=Counter)
 
     def start_group(self, place: int, number: int, task: Task) -> None:
         """Starts the episodes of a group but its forks."""
-        group = Group(number, task, episodes=[()] * self.group_size)
+        group = Group(number, task, episodes=[()] * self.job.group_size)
         self.groups_by_place[place].append(group)
         self.coroutines.create_task(self._begin_group(place, group))
 
     async def _begin_group(self, place: int, group: Group) -> None:
         _, pool = self.players[group.task.environment]
-        past = await self.starts.begin_group(group.task, group.number, self.iteration, pool)
+        past = await self.job.starts.begin_group(group.task, group.number, self.job.iteration, pool)
         # The coroutines start at the next await: all members of the group are in the list
         # before one ends.
-        self._start_episodes(place, group, [past] * (self.group_size - self.starts.forks))
+        self._start_episodes(place, group, [past] * (self.job.group_size - self.job.starts.forks))
 
     def _start_episodes(self, place: int, group: Group, starts: Sequence[Past]) -> None:
         for past in starts:
@@ -126,9 +131,9 @@ class _RolloutState:
             group.task,
             group.number,
             first_member,
-            key=functools.partial(request_key, settings.seed, self.iteration, group.number),
+            key=functools.partial(request_key, settings.seed, self.job.iteration, group.number),
             past=past,
-            shared=group.shared if self.shares_texts else None,
+            shared=group.shared if self.job.shares_texts else None,
         )
         trials = await _play_trials(job, runner, pool)
         # Before `end_early`, which cancels the members that have no entry. No await follows until
@@ -137,18 +142,18 @@ class _RolloutState:
         if trials[-1].aborted:
             self.abort_reasons[trials[-1].reason] += 1
             # Replacements count too: the fraction is of all episodes that were started.
-            episodes = self.group_size * sum(map(len, self.groups_by_place.values()))
+            episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
             _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
-        group.end_early(self.ends.required_episodes(self.group_size))
+        group.end_early(self.job.ends.required_episodes(self.job.group_size))
         self._start_forks(place, group)
         self._replace_group(place, group)
 
     def _start_forks(self, place: int, group: Group) -> None:
         """Starts the forks of a group when the last one of its first episodes has ended."""
-        first_episodes = group.episodes[: self.group_size - self.starts.forks]
-        if len(group.coroutines) < self.group_size and all(first_episodes):
+        first_episodes = group.episodes[: self.job.group_size - self.job.starts.forks]
+        if len(group.coroutines) < self.job.group_size and all(first_episodes):
             newest_trials = [trials[-1] for trials in first_episodes]
-            pasts = self.starts.begin_forks(newest_trials, self.iteration)
+            pasts = self.job.starts.begin_forks(newest_trials, self.job.iteration)
             self._start_episodes(place, group, pasts)
 
     def _replace_group(self, place: int, group: Group) -> None:
@@ -156,7 +161,7 @@ class _RolloutState:
         replacements = len(self.groups_by_place[place]) - 1
         # The spares of a place are used in their order, so a run is repeatable whichever
         # group ends first.
-        spares = self.ends.spares[place] if self.ends.spares else ()
+        spares = self.job.ends.spares[place] if self.job.ends.spares else ()
         if replacements < len(spares) and group.needs_replacement():
             group.mark_replaced()
             number, task = spares[replacements]

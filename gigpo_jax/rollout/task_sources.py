@@ -1,7 +1,6 @@
 """What changes the tasks of a training run from one iteration to the next (docs/tasks.md)."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +14,8 @@ from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import EpisodePart
+from gigpo_jax.rollout.groups import GroupEnd
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.starts import TASK_STARTS, Starts
 from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
 from gigpo_jax.trajectory import Trajectory
@@ -116,27 +117,10 @@ def make_sources(
     }
 
 
-@dataclass(frozen=True)
-class TaskChoice:
-    """This host's share of the tasks of an iteration.
-
-    Attributes:
-      first_group: Number of the first task's group.
-      tasks: Task of each group.
-      starts: Where the episodes begin.
-      spares: Spare groups of each task, see `tasks.spare_groups`.
-    """
-
-    first_group: int
-    tasks: Sequence[Task]
-    starts: Starts
-    spares: Sequence[Sequence[tuple[int, Task]]]
-
-
 def choose_tasks(
     config: ConfigDict, tasks: Sequence[Task], sources: Mapping[str, TaskSource], iteration: int
-) -> TaskChoice:
-    """Chooses the tasks of a training iteration.
+) -> RolloutJob:
+    """Chooses this host's share of the tasks of a training iteration.
 
     Args:
       config: Config of the run.
@@ -166,4 +150,7 @@ def choose_tasks(
     # Every host draws all tasks, from the same seed, and takes its share.
     first_group, local_tasks = host_share(chosen)
     _, local_spares = host_share(spares)
-    return TaskChoice(first_group, local_tasks, starts, local_spares)
+    ends = GroupEnd(train.finish_fraction, local_spares)
+    return RolloutJob(
+        local_tasks, train.group_size, iteration, first_group, starts, ends, shares_texts=True
+    )

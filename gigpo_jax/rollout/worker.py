@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.engines import make_engine
@@ -27,9 +26,7 @@ from gigpo_jax.rollout.environment import (
 from gigpo_jax.rollout.episode import EpisodeRunner, Runner
 from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.groups import WHOLE_GROUPS, GroupEnd
-from gigpo_jax.rollout.rollout import rollout
-from gigpo_jax.rollout.starts import TASK_STARTS, Starts
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Trajectory
@@ -103,22 +100,16 @@ class RolloutWorker:
 
     async def play(
         self,
-        tasks: Sequence[Task],
+        job: RolloutJob,
         *,
-        group_size: int,
-        iteration: int,
         temperature: float,
         title: str,
-        first_group: int = 0,
-        starts: Starts = TASK_STARTS,
-        ends: GroupEnd = WHOLE_GROUPS,
-        shares_texts: bool = False,
         is_training: bool = False,
     ) -> list[Trajectory]:
-        """Plays `group_size` episodes of each task, each with up to `eval.trials` trials.
+        """Plays the episodes of a job, each with up to `eval.trials` trials.
 
         Args:
-          tasks, group_size, iteration, first_group, starts, ends, shares_texts: See `rollout`.
+          job: What is played.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
           is_training: Whether `step_limit` of the iteration ends the episodes, and turns are
@@ -129,11 +120,11 @@ class RolloutWorker:
             label = environment.label
             settings[label] = self._settings(environment, temperature, is_training)
             if is_training:
-                max_steps = step_limit(environment.config.env, iteration)
+                max_steps = step_limit(environment.config.env, job.iteration)
                 settings[label] = replace(settings[label], max_steps=max_steps)
-        episodes = group_size * sum(settings[task.environment].trials for task in tasks)
+        trials = sum(settings[task.environment].trials for task in job.tasks)
         # Groups that are replaced add episodes: their number is not known.
-        total = None if any(ends.spares) else episodes
+        total = None if any(job.ends.spares) else job.group_size * trials
         with show_progress(title, total=total, unit="episodes") as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:
@@ -150,16 +141,7 @@ class RolloutWorker:
                 players[label] = (runner, self.pools[label])
             counting = asyncio.create_task(self._count_tokens(bar))
             try:
-                return await rollout(
-                    tasks,
-                    players,
-                    group_size=group_size,
-                    iteration=iteration,
-                    first_group=first_group,
-                    starts=starts,
-                    ends=ends,
-                    shares_texts=shares_texts,
-                )
+                return await rollout(job, players)
             finally:
                 counting.cancel()
 

@@ -25,6 +25,7 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.main import main
 from gigpo_jax.modes.model_folder import fresh_policy, save_policy
 from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.worker import RolloutWorker
 from tests.configs.example import get_config
 from tests.metrics import records
@@ -51,11 +52,11 @@ def started(self: JaxEngine, *args: Any, **options: Any) -> None:
     engines.append(self)
 
 
-async def recorded(self: RolloutWorker, *args: Any, **options: Any) -> Any:
-    while options["iteration"] == 2 and engines[-1]._newest.version == 0:
+async def recorded(self: RolloutWorker, job: RolloutJob, **options: Any) -> Any:
+    while job.iteration == 2 and engines[-1]._newest.version == 0:
         await asyncio.sleep(0.01)
-    trajectories = await play(self, *args, **options)
-    played.add(options["iteration"])
+    trajectories = await play(self, job, **options)
+    played.add(job.iteration)
     return trajectories
 
 

@@ -17,7 +17,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.recorded_starts import RecordedStarts
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.trajectory import Past, Trajectory, Turn
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
@@ -102,7 +102,9 @@ def play(
     runner = EpisodeRunner(engine or StandIn(), TOKENIZER, settings, on_attempt)
     tasks = tasks or pool.tasks("train")[:groups]
     return asyncio.run(
-        rollout(tasks, {"": (runner, pool)}, group_size=size, iteration=iteration, **options)
+        rollout(
+            RolloutJob(tasks, group_size=size, iteration=iteration, **options), {"": (runner, pool)}
+        )
     )
 
 

@@ -8,7 +8,7 @@ from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.groups import GroupEnd
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.trajectory import Trajectory, finished_steps, has_contrast
@@ -34,7 +34,8 @@ def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
         for place, group in by_group(plain).items():
             for number, task in [(place, tasks[place]), *spares[place]]:
                 alone = rollout(
-                    [task], {"": (runner, pool)}, group_size=2, iteration=5, first_group=number
+                    RolloutJob([task], group_size=2, iteration=5, first_group=number),
+                    {"": (runner, pool)},
                 )
                 group = asyncio.run(alone)
                 last = has_contrast(group) or number == spares[place][-1][0]

@@ -20,7 +20,7 @@ from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import episode_settings, list_environments, list_tasks, make_pool
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.harness import HarnessRunner
-from gigpo_jax.rollout.rollout import TooManyAborted, rollout
+from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted, rollout
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.trajectory import Trajectory
 
@@ -67,7 +67,7 @@ def test_a_program_plays_the_episodes_that_the_environment_itself_gives(
     """
     tasks = list_tasks(config, {})[:2]
     theirs = asyncio.run(
-        worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test")
+        worker.play(RolloutJob(tasks, 2, iteration=0), temperature=1.0, title="test")
     )
     plain = small(sokoban_text_tiny.get_config())
     settings = episode_settings(
@@ -75,7 +75,9 @@ def test_a_program_plays_the_episodes_that_the_environment_itself_gives(
     )
     runner = EpisodeRunner(worker.engine, worker.tokenizer, replace(settings, invalid_penalty=0.0))
     with make_pool(list_environments(plain)[0], 4) as pool:
-        ours = asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=2, iteration=0))
+        ours = asyncio.run(
+            rollout(RolloutJob(tasks, group_size=2, iteration=0), {"": (runner, pool)})
+        )
 
     def facts(trajectory: Trajectory) -> list:
         return [
@@ -117,7 +119,8 @@ def play(config: ConfigDict, worker: RolloutWorker, name: str, **env: float) -> 
     with make_pool(list_environments(changed_config)[0], 2) as pool:
         return asyncio.run(
             rollout(
-                list_tasks(changed_config, {})[:1], {"": (runner, pool)}, group_size=2, iteration=0
+                RolloutJob(list_tasks(changed_config, {})[:1], group_size=2, iteration=0),
+                {"": (runner, pool)},
             )
         )
 

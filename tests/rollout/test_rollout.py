@@ -21,7 +21,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.models import decoder
 from gigpo_jax.rollout.episode import EpisodeRunner
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import Past, Trajectory, finished_steps
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play, same
@@ -55,11 +55,8 @@ def test_a_rollout_does_not_depend_on_workers_places_or_order() -> None:
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         tail = asyncio.run(
             rollout(
-                pool.tasks("train")[1:7],
+                RolloutJob(pool.tasks("train")[1:7], group_size=4, iteration=5, first_group=1),
                 {"": (runner, pool)},
-                group_size=4,
-                iteration=5,
-                first_group=1,
             )
         )
         assert same(tail, later), "hosts that number their groups apart draw what one host would"
@@ -292,7 +289,9 @@ def test_a_closed_pool_aborts_and_a_cancelled_rollout_gives_its_places_back() ->
     async def cancelled(pool: EnvPool) -> None:
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         running = asyncio.create_task(
-            rollout(pool.tasks("train"), {"": (runner, pool)}, group_size=4, iteration=0)
+            rollout(
+                RolloutJob(pool.tasks("train"), group_size=4, iteration=0), {"": (runner, pool)}
+            )
         )
         await asyncio.sleep(0.1)
         running.cancel()

@@ -10,7 +10,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import load_policy
 from gigpo_jax.rollout.environment import env_options, list_environments, list_tasks
-from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from tests.configs.example import get_config
 
@@ -46,7 +46,7 @@ def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: Rollo
     def responses(iteration: int, temperature: float) -> list[list[int]]:
         played = asyncio.run(
             worker.play(
-                tasks, group_size=2, iteration=iteration, temperature=temperature, title="test"
+                RolloutJob(tasks, 2, iteration=iteration), temperature=temperature, title="test"
             )
         )
         assert [(t.group, t.member, t.aborted) for t in played] == [
@@ -68,7 +68,7 @@ def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(
         tasks = worker.pools[""].tasks("train")[:2]
         with pytest.raises(TooManyAborted):
             asyncio.run(
-                worker.play(tasks, group_size=2, iteration=0, temperature=1.0, title="test")
+                worker.play(RolloutJob(tasks, 2, iteration=0), temperature=1.0, title="test")
             )
     finally:
         worker.close()

@@ -9,12 +9,14 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import replace_file
 from gigpo_jax.rollout.recorded_starts import RecordedStarts
-from gigpo_jax.rollout.rollout import TooManyAborted
+from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted
 from gigpo_jax.tools.credit.states import State
 from gigpo_jax.trajectory import Past, Trajectory
 
-# (tasks, starts, number of the first, continuations of each) -> trajectories in order
-Play = Callable[..., Awaitable[list[Trajectory]]]
+Play = Callable[[RolloutJob], Awaitable[list[Trajectory]]]
+# Stands for the iteration in random keys; training has numbers from 0, evaluation -1 and -2.
+# With it no continuation repeats the random draws of an episode.
+_KEY_ITERATION = -3
 FEWEST = 4  # finished continuations of a state: two for each half
 
 
@@ -74,8 +76,7 @@ async def continue_from(
     Args:
       states: Start states; the number of a state is part of the random keys of its continuations.
       path: File of returns, one line a state.
-      play: Plays `number` continuations of each of some states: arguments tasks, starts,
-        first_group, group_size.
+      play: Function that plays a job.
       number: Continuations of a state, at least `FEWEST`.
       at_once: States that are played together; a stop loses at most these.
       progress: Called with the number of new states.
@@ -96,14 +97,16 @@ async def continue_from(
             pasts = [
                 Past(state.past, responses=state.responses, plan=state.plan) for state in batch
             ]
-            trajectories = await play(
+            job = RolloutJob(
                 [state.task for state in batch],
-                starts=RecordedStarts(dict(enumerate(pasts, first))),
+                number,
+                _KEY_ITERATION,
                 # The index of the state enters the random keys: a resumed measurement draws the
                 # same continuations as one that was never stopped.
                 first_group=first,
-                group_size=number,
+                starts=RecordedStarts(dict(enumerate(pasts, first))),
             )
+            trajectories = await play(job)
             for index, state in enumerate(batch):
                 continuations = trajectories[index * number : (index + 1) * number]
                 # An abort is a failure of the environment and not a return of 0.

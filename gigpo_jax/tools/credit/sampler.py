@@ -18,6 +18,7 @@ from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.fork_starts import Forks
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run.progress import show_progress
 from gigpo_jax.tools.credit.continuations import continue_from, read_returns
@@ -26,9 +27,6 @@ from gigpo_jax.trajectory import Step, Trajectory, finished_steps
 
 ROLLOUTS = "rollouts.jsonl.gz"
 RETURNS = "returns.jsonl"
-# Stands for the iteration in random keys; training has numbers from 0, evaluation -1 and -2.
-# With it no continuation repeats the random draws of an episode.
-_KEY_ITERATION = -3
 
 
 class PolicySampler:
@@ -84,14 +82,15 @@ class PolicySampler:
         config = self._config
         if not path.exists():
             temperature = config.sampling.temperature
-            trajectories = await self._start_worker(folder).play(
+            job = RolloutJob(
                 tasks,
-                group_size=config.train.group_size,
-                iteration=self._version,
-                temperature=temperature,
-                title="episodes",
+                config.train.group_size,
+                self._version,
                 starts=Forks(config, tasks),
                 shares_texts=True,
+            )
+            trajectories = await self._start_worker(folder).play(
+                job, temperature=temperature, title="episodes"
             )
             # The file is a rollouts file as in training, with entropies and advantages, so
             # that `gigpo inspect` can show it.
@@ -123,13 +122,10 @@ class PolicySampler:
             return dict(zip(states, saved_returns, strict=True))
         with show_progress("states", total=len(states), unit="states") as bar:
 
-            async def play(tasks: Sequence[Task], **settings: Any) -> list[Trajectory]:
+            async def play(job: RolloutJob) -> list[Trajectory]:
+                temperature = self._config.sampling.temperature
                 return await self._start_worker(folder).play(
-                    tasks,
-                    iteration=_KEY_ITERATION,
-                    temperature=self._config.sampling.temperature,
-                    title="continuations",
-                    **settings,
+                    job, temperature=temperature, title="continuations"
                 )
 
             return await continue_from(

@@ -39,7 +39,7 @@ from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.recorded_starts import RecordedStarts
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.trajectory import Past, StepCredit, finished_steps
@@ -244,7 +244,8 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
         listed = env.reset(tasks[1]).admissible or ()
         past = Past(tuple(action for action in listed if action.startswith("go to "))[:2])
         play = rollout(
-            tasks, {"": (runner, pool)}, group_size=3, iteration=0, starts=RecordedStarts({1: past})
+            RolloutJob(tasks, group_size=3, iteration=0, starts=RecordedStarts({1: past})),
+            {"": (runner, pool)},
         )
         trajectories = asyncio.run(play)
     assert len(past.actions) == 2

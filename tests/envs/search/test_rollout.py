@@ -20,7 +20,7 @@ from gigpo_jax.envs.search.retrieval.retriever import Hit
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.trajectory import Trajectory
 from tests.envs.search.serving import serving
 
@@ -68,7 +68,9 @@ def play(world: Path, url: str, *, groups: int = 2, **options: float) -> list[Tr
     ) as pool:
         tasks = registry.make("search", data=str(world)).tasks("train")[:groups]
         runner = EpisodeRunner(Searcher(), TOKENIZER, SETTINGS)
-        return asyncio.run(rollout(tasks, {"": (runner, pool)}, group_size=2, iteration=0))
+        return asyncio.run(
+            rollout(RolloutJob(tasks, group_size=2, iteration=0), {"": (runner, pool)})
+        )
 
 
 def test_episodes_search_over_http_and_pay_for_nonsense(world: Path) -> None:

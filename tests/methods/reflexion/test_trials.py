@@ -31,7 +31,7 @@ from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout.demonstrations import response_text
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.trajectory import Trajectory
 from tests.rollout.stand_in import same
 
@@ -121,7 +121,9 @@ def play(
         runner = EpisodeRunner(engine, TOKENIZER, settings)
         drawn = pool.tasks("test")[:tasks]
         return asyncio.run(
-            rollout(drawn, {"": (runner, pool)}, group_size=1, iteration=-1, first_group=5)
+            rollout(
+                RolloutJob(drawn, group_size=1, iteration=-1, first_group=5), {"": (runner, pool)}
+            )
         )
 
 

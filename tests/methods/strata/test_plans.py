@@ -20,7 +20,7 @@ from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.sample import sample_text
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
@@ -83,7 +83,8 @@ def play_strategies(episodes: int = 1, **settings):
         runner = EpisodeRunner(engine, TOKENIZER, strategies(episodes))
         tasks = pool.tasks("train")[:2]
         play = rollout(
-            tasks, {"": (runner, pool)}, group_size=6, iteration=0, shares_texts=True, **settings
+            RolloutJob(tasks, group_size=6, iteration=0, shares_texts=True, **settings),
+            {"": (runner, pool)},
         )
         return asyncio.run(play), engine
 
@@ -189,7 +190,9 @@ def test_saved_episodes_of_a_strategy_show_the_credit_of_its_row() -> None:
 def test_the_next_prompt_shows_the_last_subgoal() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         runner = EpisodeRunner(Planner(), TOKENIZER, SUBGOALS)
-        play = rollout(pool.tasks("train")[:2], {"": (runner, pool)}, group_size=3, iteration=0)
+        play = rollout(
+            RolloutJob(pool.tasks("train")[:2], group_size=3, iteration=0), {"": (runner, pool)}
+        )
         trajectories = asyncio.run(play)
     changes = 0
     for trajectory in trajectories:

@@ -21,7 +21,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts
-from gigpo_jax.rollout.rollout import rollout
+from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.tools.credit.continuations import continue_from, read_returns
 from gigpo_jax.tools.credit.grades import Measured, grade, reliability
 from gigpo_jax.tools.credit.replay import replay_episodes
@@ -45,15 +45,15 @@ def pool() -> Iterator[EnvPool]:
         yield pool
 
 
-async def play(pool: EnvPool, tasks: Sequence[Any], **how: Any) -> list[Trajectory]:
+async def play(pool: EnvPool, job: RolloutJob) -> list[Trajectory]:
     runner = EpisodeRunner(grid.PolicyEngine(), grid.TOKENIZER, grid.SETTINGS)
-    return await rollout(tasks, {"": (runner, pool)}, **({"iteration": -3} | how))
+    return await rollout(job, {"": (runner, pool)})
 
 
 @pytest.fixture(scope="module")
 def rollouts(pool: EnvPool) -> Rollouts:
     """4 episodes of each of 12 tasks."""
-    played = asyncio.run(play(pool, pool.tasks("train")[:12], group_size=4, iteration=0))
+    played = asyncio.run(play(pool, RolloutJob(pool.tasks("train")[:12], 4, iteration=0)))
     n = len(finished_steps(played))
     nothing = StepCredit(*np.zeros((3, n), np.float32), np.zeros(n, np.int64))
     how = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
@@ -173,11 +173,11 @@ def test_a_stopped_measurement_goes_on_and_gives_the_same(
     calls = []
     how: dict[str, Any] = {"number": CONTINUATIONS, "at_once": 5, "progress": lambda new: None}
 
-    async def stops(tasks: Sequence[Any], **rest: Any) -> list[Trajectory]:
-        calls.append(rest["first_group"])
+    async def stops(job: RolloutJob) -> list[Trajectory]:
+        calls.append(job.first_group)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return await play(pool, tasks, **rest)
+        return await play(pool, job)
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(continue_from(states[:20], path, stops, **how))
