@@ -104,7 +104,11 @@ class MetricsWriter:
             folder.mkdir(parents=True, exist_ok=True)
             # Before the cut, which reads the file.
             self._path.touch()
-            _keep_records(self._path, step)
+            if step >= 0 or self._path.stat().st_size:
+                # A new run has no records.
+                from gigpo_jax.run.loggers.resumed_metrics import keep_steps
+
+                keep_steps(self._path, step)
             # Appended after the cut, so `tell` is the end of the last whole record.
             self._file = self._path.open("ab")
         self._loggers: dict[str, Logger] = {}
@@ -115,7 +119,11 @@ class MetricsWriter:
         """Starts the loggers of `find_loggers` on the first host, before the first record."""
         if jax.process_index() > 0:
             return
-        records = list(_read_records(self._path))
+        records: list[tuple[int, dict[str, float]]] = []
+        if self._path.stat().st_size:
+            from gigpo_jax.run.loggers.resumed_metrics import read_steps
+
+            records = list(read_steps(self._path))
         start = make_start(config, self._path.parent, self.step, self._done, records)
         for name, make in makers.items():
             with self._switch_off_on_failure(name):
@@ -189,43 +197,3 @@ class MetricsWriter:
             reason = getattr(err, "strerror", None) or f"{type(err).__name__}: {err}"
             text = "the logger %s failed (%s) and is switched off; %s is still written"
             logger.warning(text, name, reason, self._path)
-
-
-def _read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """The whole records of a metrics.jsonl; null is NaN."""
-    for line in path.read_bytes().splitlines(keepends=True):
-        step = _step_of_record(line)
-        if step >= 0:
-            record = json.loads(line)
-            del record["step"]
-            yield step, {name: np.nan if value is None else value for name, value in record.items()}
-
-
-def _keep_records(path: Path, last: int) -> None:
-    """Cuts a metrics.jsonl after its last whole record of a step <= `last`."""
-    end = 0
-    position = 0
-    last_step = -1
-    for line in path.read_bytes().splitlines(keepends=True):
-        position += len(line)
-        step = _step_of_record(line)
-        # Steps increase. A damaged line in the middle is passed over; what follows it still counts.
-        if last_step < step <= last:
-            end = position
-            last_step = step
-    if last_step < last:
-        logger.warning(
-            "%s ends with step %d, its checkpoint is of step %d: the records between are lost",
-            path,
-            last_step,
-            last,
-        )
-    os.truncate(path, end)
-
-
-def _step_of_record(line: bytes) -> int:
-    """The step of a record; -1 for a torn line."""
-    try:
-        return int(json.loads(line)["step"]) if line.endswith(b"\n") else -1
-    except (ValueError, KeyError, TypeError):
-        return -1
