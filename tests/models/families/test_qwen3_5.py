@@ -50,8 +50,17 @@ def greedy_texts(params: Params, start: int) -> np.ndarray:
 @pytest.mark.parametrize("for_cpu", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_prompts_and_single_tokens_equal_the_whole_text(for_cpu: bool) -> None:
     config, params = CONFIG, PARAMS
-    # Of bfloat16 and float32.
-    atol = 0.4 if for_cpu else 1e-4
+
+    def check_scores(scores: jax.Array, expected: jax.Array) -> None:
+        if for_cpu:
+            # The mean error of bfloat16 is 0.004 everywhere; other texts differ by 0.5.
+            assert np.abs(scores - expected).mean() < 0.01
+        else:
+            np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+    if for_cpu:
+        # Larger weights multiply the rounding of bfloat16 by hundreds.
+        params = jax.tree.map(lambda leaf: 0.3 * leaf, params)
     expected = SCORE(params, TOKENS)
     if for_cpu:
         config, params = on_cpus(config, params)
@@ -63,7 +72,7 @@ def test_prompts_and_single_tokens_equal_the_whole_text(for_cpu: bool) -> None:
     read, cache = jax.jit(functools.partial(decoding.prefill, config))(
         params, cache, TOKENS[:, :9], lengths, slots
     )
-    np.testing.assert_allclose(read, expected[np.arange(2), lengths - 1], atol=atol)
+    check_scores(read, expected[np.arange(2), lengths - 1])
     decode = jax.jit(functools.partial(decoding.decode, config))
     for step in range(12):
         positions = lengths + step
@@ -72,7 +81,7 @@ def test_prompts_and_single_tokens_equal_the_whole_text(for_cpu: bool) -> None:
         places = np.full(3, LENGTH)
         places[slots] = positions
         out, cache = decode(params, cache, tokens, places)
-        np.testing.assert_allclose(out[slots], expected[np.arange(2), positions], atol=atol)
+        check_scores(out[slots], expected[np.arange(2), positions])
     # Nothing is written for a slot without a token.
     assert all((leaf[:, 2] == 1).all() for leaf in jax.tree.leaves(cache.states))
 
