@@ -168,10 +168,10 @@ def test_progress_is_graded_where_a_run_has_learnt_it() -> None:
         ("graph_values:truncation=ignore:gamma=1", "config.rl.settings.truncation='ignore': a"),
         (
             "repeat_discount:lam=1",
-            "lam='1': no such setting; choose from base, repeat, pair, gamma",
+            "lam='1': no such setting; choose from base, repeat, gamma",
         ),
         ("repeat_discount:base=1", "config.rl.settings.base='1': unknown"),
-        ("opd:strength=2", "opd: its advantages are of tokens"),
+        ("opd:outcome=2", "opd: its advantages are of tokens"),
     ],
 )
 def test_a_bad_variant_is_refused(text: str, reason: str) -> None:
