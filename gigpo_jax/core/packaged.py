@@ -20,10 +20,12 @@ def locate_file(path: str) -> Path:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that installs an extra from the running clone, or else from the wheel.
+    """Returns the command that installs an extra from the running clone, or else from a wheel.
 
     No index has the package.
     """
     if (ROOT / "setup.py").is_file():
         return f'pip install -e "{ROOT}[{extra}]"'
+    if "gigpo_worlds" in ROOT.parts:
+        return f'pip install "gigpo-worlds[{extra}]"'
     return f'pip install "gigpo_jax-{__version__}-py3-none-any.whl[{extra}]"'
