@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.errors import InputError, first_line
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.files.json_values import read_token_ids
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
@@ -345,16 +345,27 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
         stops += ids
     if pads:
         generation["pad_token_id"] = pads[0]
-    return Tokenizer(
-        backend,
-        special_tokens,
-        template,
-        files=files,
-        stop_token_ids=stops,
-        generation=generation,
-        source=str(folder),
-        enable_thinking=enable_thinking,
-    )
+    try:
+        return Tokenizer(
+            backend,
+            special_tokens,
+            template,
+            files=files,
+            stop_token_ids=stops,
+            generation=generation,
+            source=str(folder),
+            enable_thinking=enable_thinking,
+        )
+    except InputError:
+        raise
+    # The first texts are encoded here, and tokenizers raises bare Exception: without a token for
+    # unknown words, for one.
+    except Exception as err:
+        raise InputError(
+            f"its tokenizer cannot encode a chat ({first_line(err)})",
+            key=folder,
+            fix="use the tokenizer that belongs to this model",
+        ) from err
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> int:

@@ -157,6 +157,11 @@ def test_in_flight_each_token_has_its_version_and_all_are_of_this_run() -> None:
             changed(logprobs={"content": [{"token_id": t, "logprob": 2.0} for t in (5, 6, 8)]}),
             "finite",
         ),
+        # Infinite in the float32 of the learner.
+        (
+            changed(logprobs={"content": [{"token_id": t, "logprob": -1e300} for t in (5, 6, 8)]}),
+            "finite",
+        ),
     ],
 )
 def test_anything_else_is_a_fault_of_the_server(answer: Any, says: str) -> None:
