@@ -283,7 +283,7 @@ def test_an_iteration_of_training(tmp_path: pathlib.Path, capsys: pytest.Capture
     params = jax.tree.map(lambda leaf: 0.3 * leaf, random_params(shape))
     save_hf(tmp_path / "model", shape, params, tokenizer=words)
     flags = [
-        "--config=tests/configs/pictures.py",
+        "--config=configs/sokoban_text_tiny.py",
         f"--config.model.path={tmp_path / 'model'}",
         f"--workdir={tmp_path / 'run'}",
         "--config.train.iterations=1",
@@ -293,6 +293,10 @@ def test_an_iteration_of_training(tmp_path: pathlib.Path, capsys: pytest.Capture
         "--config.train.save_rollouts=0",
         "--config.env.max_steps=2",
         "--config.rl.entropy_coef=0.1",
+        "--config.eval.panel=",
+        "--config.engine.slots=8",
+        "--config.engine.dtype=float32",
+        "--config.model.compute_dtype=float32",
     ]
     assert main(["--mode=train", *flags]) == 0
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
