@@ -206,7 +206,8 @@ esac
 @pytest.mark.interfaces
 def test_a_real_server_keeps_all_promises(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openenv.core")
-    words = ["-m", "gigpo_jax", "envs", "openenv", "example", "--split", "test", "--port", "0"]
+    program = "import sys; from gigpo_jax.envs.command_line import main; sys.exit(main())"
+    words = ["-c", program, "openenv", "example", "--split", "test", "--port", "0"]
     options = ["field=action", "text=text", "task_field=task", "admissible=admissible"]
     options += ["tasks=server", "anchor=anchor"]
     flags = [word for option in options for word in ("--option", option)]

@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 def start(*words: str) -> tuple[subprocess.Popen[str], str]:
     """A server and its URL."""
-    command = [sys.executable, "-m", "gigpo_jax", "envs", "openenv", *words, "--port", "0"]
+    # Not `gigpo`: these tests run where gigpo-worlds has its packages, and gigpo_jax has not.
+    program = "import sys; from gigpo_jax.envs.command_line import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "openenv", *words, "--port", "0"]
     server = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -158,7 +160,7 @@ def test_the_command_refuses_bad_input_in_one_line(capsys: pytest.CaptureFixture
     from gigpo_jax.envs.command_line import main
 
     for words, message in (
-        (["exampel"], "ENV='exampel': unknown; did you mean 'example'?"),
+        (["exampel"], "name='exampel': unknown; did you mean 'example'?"),
         (["example", "--panel", "x"], "panel='x': no such file"),
         (["example", "--option", "drawers=0"], "options.drawers=0: must be a number from 1 to 99"),
         (["example", "--port", "99999"], "--port=99999: must be a whole number from 0 to 65535"),
