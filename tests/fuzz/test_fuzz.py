@@ -1,7 +1,9 @@
 """Parsers answer any input with their own errors: valid ones, past findings, and random changes."""
 
+import logging
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -9,6 +11,14 @@ from tests.fuzz.search import FINDINGS, make_inputs, try_input
 from tests.fuzz.targets import TARGETS
 
 SECONDS = 6.0  # of CPU, for each parser
+
+
+@pytest.fixture(autouse=True)
+def silence_warnings() -> Iterator[None]:
+    """Warnings repeat their input, and half a surrogate pair in a captured log ends pytest-xdist."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -26,6 +36,6 @@ def test_random_changes_are_answered(name, seed):
     target = TARGETS[name]
     end = time.process_time() + SECONDS
     for data in make_inputs(target, random.Random(seed)):
-        assert try_input(target, data) == "", data[:2000]
+        assert try_input(target, data) == "", ascii(data[:2000])
         if time.process_time() > end:
             break
