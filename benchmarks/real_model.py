@@ -4,7 +4,9 @@
         [--task alfworld | drawers] [--minutes 8] [--arms gigpo grpo] [KEY=VALUE ...]
 
 The file may be given in parts (`--gguf first second`), for machines that take no more than so much
-at a time; `PYTHONPATH=gguf-VERSION.whl` serves where the package `gguf` cannot be installed.
+at a time. It needs the packages gguf and, for alfworld, alfworld (`pip install --no-deps`). On an
+H200 add batch.share_prefixes=False engine.prefill_chunk=0 engine.prefill_rows=32,
+engine.prefill_buckets=512,1024.
 
 * alfworld: generated games, 128 episodes an iteration (configs/smollm_alfworld.py).
 * drawers: the protocol benchmarks/protocols/smollm_drawers.md, arm after arm.

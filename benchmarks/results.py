@@ -81,6 +81,10 @@ CAMPAIGNS = {
     "smollm_drawers": Campaign(
         "SmolLM2-135M-Instruct and a row of drawers", "../protocols/smollm_drawers.md"
     ),
+    "smollm_alfworld": Campaign(
+        "SmolLM2-135M-Instruct on ALFWorld: nine minutes of an H200, two iterations of a CPU",
+        "../protocols/smollm_alfworld_gpu.md",
+    ),
     "sokoban_pooled": Campaign(
         "Sokoban, 60 iterations: three arms", "../protocols/sokoban_pooled.md"
     ),

@@ -135,7 +135,7 @@ def draw_real_model(runs: Path, target: Path) -> None:
     axes.legend(
         fontsize=8,
         loc="lower right",
-        title="lines: training, dots: 64 unseen tasks (95%)",
+        title="lines: training, dots: 64 test games (95%)",
         title_fontsize=8,
     )
     figure.savefig(target, dpi=130)

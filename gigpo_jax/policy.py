@@ -174,7 +174,7 @@ def _engine_devices(
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
     """Raises InputError for settings that the model does not take."""
     check_vision(config, shape.vision)
-    positions = shape.max_position_embeddings
+    positions = shape.longest_text
     if _longest_text(config) > positions:
         sampling = config.sampling
         raise InputError(

@@ -63,13 +63,13 @@ class TextModel:
             )
         num_tokens = check_vocabulary(self.tokenizer, config.vocab_size, path)
         config = replace(config, num_tokens=num_tokens)
-        if max_length > config.max_position_embeddings:
+        if max_length > config.longest_text:
             raise InputError(
-                f"the model has {config.max_position_embeddings} positions "
+                f"the model has {config.longest_text} positions "
                 "(max_position_embeddings in config.json)",
                 key="max_length",
                 value=max_length,
-                fix=f"use at most {config.max_position_embeddings}",
+                fix=f"use at most {config.longest_text}",
             )
         self.stop = read_stop_strings(folder)
         settings = EngineSettings(slots=slots, max_length=max_length, dtype=jnp.dtype(dtype))

@@ -182,6 +182,12 @@ class DecoderConfig:
             )
 
     @property
+    def longest_text(self) -> int:
+        """Tokens of the longest text: a context extension lengthens `max_position_embeddings`."""
+        context = self.max_position_embeddings
+        return context if self.rope_scaling is None else self.rope_scaling.extend(context)
+
+    @property
     def attention_kinds(self) -> tuple[AttentionKind, ...]:
         """The kinds of attention of the layers, each once."""
         kinds = {

@@ -20,6 +20,9 @@ class Scaling(Protocol):
 
     kind: ClassVar[str]
 
+    def extend(self, context: int) -> int:
+        """Returns the longest text, tokens, of a model whose config.json names this context."""
+
     @property
     def amplitude(self) -> float:
         """Factor of cosines and sines."""
@@ -40,6 +43,9 @@ class LinearScaling:
     factor: float
     kind: ClassVar[str] = "linear"
     amplitude: ClassVar[float] = 1.0
+
+    def extend(self, context: int) -> int:
+        return max(context, round(self.factor * context))
 
     def scale_frequencies(self, frequencies: jax.Array, theta: float) -> jax.Array:
         del theta
@@ -70,6 +76,9 @@ class YarnScaling:
         if self.attention_factor is not None:
             return self.attention_factor
         return 0.1 * math.log(max(self.factor, 1.0)) + 1.0
+
+    def extend(self, context: int) -> int:
+        return max(context, round(self.factor * self.original_max_position_embeddings))
 
     def scale_frequencies(self, frequencies: jax.Array, theta: float) -> jax.Array:
         half = len(frequencies)
@@ -108,6 +117,9 @@ class RopeScaling:
             raise ValueError(
                 f"high_freq_factor={self.high_freq_factor} must be above {self.low_freq_factor}"
             )
+
+    def extend(self, context: int) -> int:
+        return context
 
     def scale_frequencies(self, frequencies: jax.Array, theta: float) -> jax.Array:
         del theta

@@ -16,6 +16,7 @@ from gigpo_jax.engines.text_model import TextModel
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.rope_scaling import LinearScaling, Scaling, YarnScaling
 from gigpo_jax.policy import check_shape
 from tests.models.shapes import SMALL
 from tests.models.text.folders import write_model
@@ -79,6 +80,20 @@ def test_texts_longer_than_the_positions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         check_shape(config, shape)
     assert "up to 65 tokens, the model has 64 positions" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "longest"),
+    [(YarnScaling(4.0, 64), 256), (YarnScaling(4.0, 16), 64), (LinearScaling(2.0), 128)],
+)
+def test_an_extended_context_takes_longer_texts(scaling: Scaling, longest: int) -> None:
+    shape = dataclasses.replace(SMALL["gemma3"], max_position_embeddings=64, rope_scaling=scaling)
+    config = default_config()
+    config.sampling.update(max_prompt_tokens=longest - 8, max_response_tokens=8)
+    check_shape(config, shape)
+    config.sampling.max_response_tokens = 9
+    with pytest.raises(InputError, match=f"the model has {longest} positions"):
+        check_shape(config, shape)
 
 
 def test_trees_of_texts_longer_than_a_window_are_refused() -> None:
