@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -89,7 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("--part")
     if not part:
         return
-    named = {item for item in items if part in item.nodeid}
+    # At the beginning of a word: "rl" is not in "alfworld".
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(part)}")
+    named = {item for item in items if word.search(item.nodeid)}
     if not named:
         raise pytest.UsageError(f"--part={part}: no test has this in its name")
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -12,6 +12,7 @@ import pytest
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.endpoint.server import Endpoint
 from tests.engines.endpoint.serving import HEADS, KEY, Watched, client, make_engine, serving
+from tests.processes import patience
 
 KEYS = [{"Idempotency-Key": "a"}, {"X-Request-Id": "a"}]
 
@@ -29,8 +30,8 @@ def endpoint(engine: Watched) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def delay(engine: Watched, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Makes the next response of the engine late."""
+def delays(engine: Watched, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds by which the next responses of the engine are late, each taken out by its call."""
     delays: list[float] = []
     generate = engine.generate
 
@@ -40,7 +41,7 @@ def delay(engine: Watched, monkeypatch: pytest.MonkeyPatch) -> Callable[[float],
         return await generate(*args, **kwargs)
 
     monkeypatch.setattr(engine, "generate", late)
-    return delays.append
+    return delays
 
 
 def reward(session: openai.OpenAI, value: Any) -> Any:
@@ -49,9 +50,9 @@ def reward(session: openai.OpenAI, value: Any) -> Any:
 
 @pytest.mark.parametrize("headers", KEYS)
 def test_a_repeated_call_takes_the_place_of_one_that_still_runs(
-    session: openai.OpenAI, delay: Callable, headers: dict
+    session: openai.OpenAI, delays: list[float], headers: dict
 ):
-    delay(3.0)
+    delays.append(3.0)
     errors: list[openai.APIError] = []
 
     def call_late() -> None:
@@ -63,7 +64,9 @@ def test_a_repeated_call_takes_the_place_of_one_that_still_runs(
     # As behind a proxy that keeps the connection of the first request.
     orphan = threading.Thread(target=call_late)
     orphan.start()
-    time.sleep(1.0)
+    end = time.monotonic() + patience(60)
+    while delays and time.monotonic() < end:
+        time.sleep(0.05)
     answer = session.chat.completions.create(**HEADS, extra_headers=headers)
     orphan.join(60)
     assert "the request was repeated" in str(errors[0])
@@ -87,10 +90,10 @@ def test_a_repeated_call_gets_the_recorded_response(
 
 
 def test_the_retry_of_the_official_client_is_one_step(
-    endpoint: Endpoint, policy: openai.OpenAI, delay: Callable
+    endpoint: Endpoint, policy: openai.OpenAI, delays: list[float]
 ):
     opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
-    delay(5.0)
+    delays.append(5.0)
     with openai.OpenAI(
         base_url=opened["base_url"], api_key=KEY, max_retries=2, timeout=2.0
     ) as session:
