@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.learner.planned_tokens import FILL
+from gigpo_jax.learner.expected_tokens import FILL
 
 RESULTS = Path(__file__).parent / "results"
 RESULT = RESULTS / "iteration_bounds.json"

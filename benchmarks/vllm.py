@@ -109,7 +109,7 @@ def compare_speed(
             max_length=args.prompt + args.response,
             prefill_buckets=(args.prompt,) if args.group == 1 else (),
             prefill_chunk=0 if args.group == 1 else 32,
-            prefill_rows=(min(8, args.requests // args.group),),
+            prefill_rows=(min(8, args.requests),),
             decode_steps=args.response,
             dtype=jax.tree.leaves(params)[0].dtype,
         ),

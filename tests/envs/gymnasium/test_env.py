@@ -106,7 +106,9 @@ def test_a_mission_may_mean_walls() -> None:
     pytest.importorskip("minigrid")
     env = make("minigrid:BabyAI-PickupDist-v0", anchor="state")
     task = next(t for t in env.tasks("train") if "grey object" in env.reset(t).task)
-    assert env.reset(task).anchor == env.reset(task).anchor
+    first = env.reset(task).anchor
+    assert env.step("turn left").observation.anchor != first
+    assert env.step("turn right").observation.anchor == first
     env.close()
 
 
