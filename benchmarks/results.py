@@ -93,6 +93,10 @@ CAMPAIGNS = {
     ),
     "tabular": Campaign("Grid worlds: tables of logits that learn", "../protocols/tabular.md"),
     "webshop_100": Campaign("WebShop, 100 iterations: three arms", "../protocols/webshop_100.md"),
+    "webshop_decomposed": Campaign(
+        "WebShop, 100 iterations: anchor, discount and estimator apart, and the panel",
+        "../protocols/webshop_decomposed.md",
+    ),
     "webshop_long": Campaign("WebShop, 16 iterations: five arms", "../../docs/evidence/webshop.md"),
     "webshop_pooled": Campaign(
         "WebShop, 60 iterations: three arms, and the choice of rates",

@@ -103,6 +103,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "summaries.md": "71ee69c2978ba095df8bbc87ab52de0566f3385f8754f8e0e03e901d85ede39a",
         "summaries_window.md": "ecbc7026b126a97e8217b67dc8b6098476e5c8f67611eb15909bf389778647b2",
         "tabular.md": "600850d38641c1f9da1edebfd63e5f94b5b48e80041dffa6c03ed70c2574f289",
+        "webshop_decomposed.md": "5111a7c7bc518767f2350e75d0f4a0323ac86e4d4569056ba2aecc944704c234",
         "webshop_pooled.md": "b6850748f3df4d710fd3321e9cbb72cea163ebf816fc854ddce01b666f1f683a",
     }
 
