@@ -1,7 +1,8 @@
 """A pretrained model within a time limit: imitation, then reinforcement learning, on one device.
 
     python benchmarks/real_model.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf --out results \
-        [--task alfworld | drawers] [--minutes 8] [--arms gigpo grpo] [KEY=VALUE ...]
+        [--task alfworld | drawers] [--minutes 8] [--arms gigpo grpo] [--seeds 0 1] [--parallel 1]
+        [KEY=VALUE ...]
 
 The file may be given in parts (`--gguf first second`), for machines that take no more than so much
 at a time. It needs the packages gguf and, for alfworld, alfworld (`pip install --no-deps`). On an
@@ -9,7 +10,8 @@ H200 add batch.share_prefixes=False engine.prefill_chunk=0 engine.prefill_rows=3
 engine.prefill_buckets=512,1024.
 
 * alfworld: generated games, 128 episodes an iteration (configs/smollm_alfworld.py).
-* drawers: the protocol benchmarks/protocols/smollm_drawers.md, arm after arm.
+* drawers: benchmarks/protocols/smollm_drawers.md and smollm_drawers_gpu.md, one seed of all arms
+  after the other; each trained model then plays rows of five drawers, which no training has.
 
 Each stage is a process of its own, which writes metrics, samples and evaluations below --out as it
 goes: a cut run still counts. The stage that runs when the time is up gets a SIGTERM, writes a
@@ -17,12 +19,14 @@ checkpoint and ends. KEY=VALUE goes to every stage, such as train.groups=1 for a
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,16 +45,26 @@ ARMS = {
 
 @dataclass(frozen=True)
 class Task:
-    """Configs of a task, and the seeds of each arm."""
+    """Configs of a task, the seeds of each arm, and settings of an evaluation after training."""
 
     imitation: str
     training: str
     seeds: tuple[int, ...]
+    transfer: tuple[str, ...] = ()
 
 
 TASKS = {
     "alfworld": Task("configs/smollm_alfworld_sft.py", "configs/smollm_alfworld.py", (0,)),
-    "drawers": Task("configs/smollm_drawers_sft.py", "configs/smollm_drawers.py", (0, 1, 2)),
+    "drawers": Task(
+        "configs/smollm_drawers_sft.py",
+        "configs/smollm_drawers.py",
+        (0, 1, 2),
+        (
+            "env.options.drawers=5",
+            "env.max_steps=10",
+            "sampling.max_prompt_tokens=560",
+        ),
+    ),
 }
 
 
@@ -62,10 +76,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--task", choices=TASKS, default="alfworld")
     parser.add_argument("--minutes", type=float, default=8)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=None)
+    parser.add_argument("--seeds", type=int, nargs="+", default=None)
+    parser.add_argument("--parallel", type=int, default=1, help="arms that share the device")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     # ALFWorld's iterations are long: one arm at a time.
     args.arms = args.arms or (["gigpo"] if args.task == "alfworld" else list(ARMS))
+    args.seeds = args.seeds or TASKS[args.task].seeds
     return args
 
 
@@ -94,6 +111,28 @@ def run_stage(name: str, arguments: Sequence[str], out: Path, deadline: float) -
     return process.returncode == 0
 
 
+def run_arm(
+    arm: str,
+    seed: int,
+    flags: Sequence[str],
+    transfer: Sequence[str],
+    out: Path,
+    deadline: float,
+) -> None:
+    """Trains an arm, then evaluates it with the settings of `transfer`, if there are some."""
+    name = f"{arm}_seed{seed}"
+    flags = [
+        *flags,
+        f"--config.seed={seed}",
+        f"--workdir={out / name}",
+        *(f"--config.{setting}" for setting in ARMS[arm]),
+    ]
+    if run_stage(name, ["train", *flags], out, deadline) and transfer:
+        changes = [f"--config.{setting}" for setting in transfer]
+        results = f"--out={out / name / 'transfer.json'}"
+        run_stage(f"{name}_transfer", ["eval", *flags, *changes, results], out, deadline)
+
+
 def run(args: argparse.Namespace, scratch: Path) -> bool:
     """All stages; models stay in the scratch folder. Whether the first arm could begin."""
     deadline = time.monotonic() + 60 * args.minutes - GRACE_S
@@ -116,19 +155,13 @@ def run(args: argparse.Namespace, scratch: Path) -> bool:
     ]
     if not run_stage("imitation", imitation, args.out, deadline):
         return False
-    for seed in task.seeds:
-        for arm in args.arms:
-            name = f"{arm}_seed{seed}"
-            training = [
-                "train",
-                f"--config={task.training}",
-                f"--config.model.path={warm}",
-                f"--config.seed={seed}",
-                f"--workdir={args.out / name}",
-                *(f"--config.{setting}" for setting in ARMS[arm]),
-                *settings,
-            ]
-            run_stage(name, training, args.out, deadline)
+    if args.parallel > 1:
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / args.parallel:.2f}"
+    flags = [f"--config={task.training}", f"--config.model.path={warm}", *settings]
+    with ThreadPoolExecutor(args.parallel) as pool:
+        for seed in args.seeds:
+            for arm in args.arms:
+                pool.submit(run_arm, arm, seed, flags, task.transfer, args.out, deadline)
     return True
 
 

@@ -98,6 +98,7 @@ def test_protocols_stay_as_they_were_committed_before_the_runs():
         "smollm_alfworld.md": "2fed665658d21d9bd062a82f33988e11b3d2cd8e1dad84eeb63fee8e761ded40",
         "smollm_alfworld_gpu.md": "ba22caf3da358f9b5798b46d9f0b2c6f87804443fde85899063fd5292ebc1cb0",
         "smollm_drawers.md": "f7a0c8b0360e017fff6a531bd20cf01e17805a66d127d312132e95485969df8e",
+        "smollm_drawers_gpu.md": "7564b5252ca7743611a436095233b971f1ff16bce87510843088967717ebaa69",
         "sokoban_pooled.md": "6d3fad5621e9fb6e5fc6f719dff678d8ec27b586dc3f3d3ea7ea19e4e94298ed",
         "plans.md": "692a25a446c83ebd90de625675382d7be5e0f433166ee8b4e1dd3c4b3ce3a9d7",
         "summaries.md": "71ee69c2978ba095df8bbc87ab52de0566f3385f8754f8e0e03e901d85ede39a",
