@@ -185,17 +185,16 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
             value=sampling.max_prompt_tokens,
             fix="use fewer tokens or a model of longer texts",
         )
-    if shares_prefixes(config) and any(shape.layer_windows(longest_tree(config))):
-        raise InputError(
-            f"the model has sliding windows of {shape.sliding_window} tokens, trees of texts none",
-            key="config.batch.share_prefixes",
-            value="True",
-            fix="leave it out",
-        )
-    if shape.delta is not None:
-        from gigpo_jax.config.state_checks import check_states
-
-        check_states(config, shares_prefixes=shares_prefixes(config))
+    if shares_prefixes(config):
+        reason = ""
+        if shape.delta is not None:
+            reason = "the model has layers with states, which read one text after the other"
+        elif any(shape.layer_windows(longest_tree(config))):
+            window = shape.sliding_window
+            reason = f"the model has sliding windows of {window} tokens, trees of texts none"
+        if reason:
+            key = "config.batch.share_prefixes"
+            raise InputError(reason, key=key, value="True", fix="leave it out")
     if shape.experts is None:
         if config.model.replay_routes:
             raise InputError(

@@ -151,7 +151,9 @@ def engine_estimate(
     if shape.delta is not None:
         from gigpo_jax.models.delta_layer import state_bytes
 
-        cache_bytes += config.engine.slots * state_bytes(shape)
+        # Beside each state there is a checkpoint.
+        copies = 2 if config.engine.prefill_chunk else 1
+        cache_bytes += config.engine.slots * copies * state_bytes(shape)
     return {
         "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
         # Slots are spread over the devices of a host, heads over those that share the weights: in

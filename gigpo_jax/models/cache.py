@@ -30,12 +30,15 @@ class KVCache:
       routes: [L', S, 1, C, k] of `route_dtype`, experts of each token in the L' layers that have
         experts; None: they are not kept.
       states: `DeltaState` of the layers without attention; None for models that have none.
+      checkpoints: such states before the last chunk of each slot's prompt, for prompts that
+        continue them; None: not kept.
     """
 
     key: jax.Array
     value: jax.Array
     routes: jax.Array | None = None
     states: Any = None
+    checkpoints: Any = None
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:

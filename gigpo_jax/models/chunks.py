@@ -27,6 +27,7 @@ def extend(
     lengths: jax.Array,
     slots: jax.Array,
     starts: jax.Array,
+    ends: jax.Array | None = None,
     rotary_positions: jax.Array | None = None,
     images: "Features | None" = None,
     experts: Experts | None = None,
@@ -45,6 +46,8 @@ def extend(
       lengths: [B] i32, tokens of each chunk without padding.
       slots: [B] i32, the slot of each chunk; a row with S or more is dropped.
       starts: [B] i32, index in the prompt of the chunk's first token.
+      ends: [B] i32, slot of a chunk with which its prompt ends, S for others: there the cache gets
+        its checkpoint; None: no prompt ends.
       rotary_positions: [3, B, T] i32, as the positions of `decoder.hidden_states`; None: the
         indices.
       images: features of the images in the chunks; None for none.
@@ -53,8 +56,6 @@ def extend(
     Returns:
       The logits [B, V] f32 after the last token of each chunk, and the cache.
     """
-    if config.delta is not None:
-        raise ValueError("chunks of prompts need attention in all layers")
     offsets = jnp.arange(tokens.shape[1])
     indices = starts[:, None] + offsets
     # Padding gets an index beyond the cache, which attention ignores.
@@ -70,6 +71,13 @@ def extend(
         window = cache_window(config, capacity, index)
         mixed = chunk_attention(query, cache.key, cache.value, index, slots, positions, window)
         return mixed, cache
+
+    def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:
+        from gigpo_jax.models.delta_chunks import ChunkRows, mix_chunks
+
+        no_ends = jnp.full_like(slots, cache.key.shape[1])
+        rows = ChunkRows(lengths, slots, starts, no_ends if ends is None else ends)
+        return mix_chunks(config, cache, index, rows, *arrays)
 
     if rotary_positions is None or config.vision is None:
         angles = model_angles(config, indices if rotary_positions is None else rotary_positions)
@@ -88,6 +96,6 @@ def extend(
 
     select = select_last(lengths)
     hidden, cache = run_layers(
-        config, params, cache, x, angles, attend, write_routes, select, experts, deep
+        config, params, cache, x, angles, attend, write_routes, select, experts, deep, mix
     )
     return score_tokens(config, params, apply_final_norm(config, params, hidden)), cache

@@ -34,18 +34,21 @@ def init_cache(
     dtype: Any = jnp.float32,
     *,
     keeps_routes: bool = False,
+    keeps_checkpoints: bool = False,
 ) -> KVCache:
     """Makes an empty cache for `slots` sequences of at most `length` tokens each.
 
-    With `keeps_routes` the cache of a model with experts has room for the experts of every token.
+    With `keeps_routes` the cache of a model with experts has room for the experts of every token,
+    with `keeps_checkpoints` the cache of a model with states for its checkpoints.
     """
     depth = config.num_layers - config.num_delta_layers
     shape = (depth, slots, config.num_kv_heads, length, config.head_dim)
-    states = None
+    states = checkpoints = None
     if config.delta is not None:
         from gigpo_jax.models.delta_layer import init_states
 
         states = init_states(config, slots)
+        checkpoints = init_states(config, slots) if keeps_checkpoints else None
     routes = None
     if keeps_routes and config.experts is not None:
         from gigpo_jax.models.routes import route_dtype
@@ -53,7 +56,8 @@ def init_cache(
         depth = len(config.layer_numbers(LAYERS))
         routes_shape = (depth, slots, 1, length, config.experts.per_token)
         routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
-    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), routes, states)
+    entries = (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    return KVCache(*entries, routes, states, checkpoints)
 
 
 def prefill(

@@ -57,7 +57,7 @@ def make_mixer(
     rngs: nnx.Rngs,
 ) -> dict[str, nnx.Module]:
     """Makes the parts of a layer that mix tokens, by their keys in the parameters."""
-    delta = _delta_config(config)
+    delta = delta_config(config)
     width = config.hidden_size
     value_width = delta.value_heads * delta.value_dim
     zeros = jnp.zeros((delta.value_heads,), dtype)
@@ -145,9 +145,9 @@ def mix_texts(
 
     With `lengths` [B], of one text a row, the second result has the rows' states without axis M.
     """
-    delta = _delta_config(config)
+    delta = delta_config(config)
     convolved = convolve(inputs.astype(jnp.float32), taps, segment_ids)
-    heads = _split_channels(delta, jax.nn.silu(convolved).astype(inputs.dtype))
+    heads = split_channels(delta, jax.nn.silu(convolved).astype(inputs.dtype))
     grouped = (*rate.shape[:-1], delta.key_heads, -1)
     read, rule = delta_rule(*heads, rate.reshape(grouped), log_decay.reshape(grouped), segment_ids)
     if lengths is None:
@@ -180,12 +180,12 @@ def mix_tokens(
       rate: [S, G * R].
       log_decay: [S, G * R].
     """
-    delta = _delta_config(config)
+    delta = delta_config(config)
     old_rule = states.rule[layer]
     old_inputs = states.inputs[layer]
     window = jnp.concatenate([old_inputs, inputs[:, None].astype(jnp.float32)], axis=1)
     convolved = jnp.sum(window * taps[:, 0].T, axis=1)
-    heads = _split_channels(delta, jax.nn.silu(convolved).astype(inputs.dtype))
+    heads = split_channels(delta, jax.nn.silu(convolved).astype(inputs.dtype))
     grouped = (len(rate), delta.key_heads, -1)
     read, rule = delta_step(old_rule, *heads, rate.reshape(grouped), log_decay.reshape(grouped))
     rule = jnp.where(is_active[:, None, None, None, None], rule, old_rule)
@@ -196,7 +196,7 @@ def mix_tokens(
 
 def init_states(config: DecoderConfig, slots: int) -> DeltaState:
     """Makes the empty states of all layers."""
-    delta = _delta_config(config)
+    delta = delta_config(config)
     heads = (delta.key_heads, delta.value_heads // delta.key_heads)
     sizes = (config.num_delta_layers, slots)
     return DeltaState(
@@ -218,12 +218,13 @@ def write_states(states: DeltaState, prompts: DeltaState, slots: jax.Array) -> D
     )
 
 
-def _delta_config(config: DecoderConfig) -> DeltaConfig:
+def delta_config(config: DecoderConfig) -> DeltaConfig:
+    """Returns the shape of the delta-net layers, which the model has."""
     assert config.delta is not None
     return config.delta
 
 
-def _split_channels(delta: DeltaConfig, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def split_channels(delta: DeltaConfig, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Splits [..., C] into queries and keys [..., G, K] and values [..., G, R, V], f32."""
     x = x.astype(jnp.float32)
     key_width = delta.key_heads * delta.key_dim

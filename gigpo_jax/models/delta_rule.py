@@ -8,6 +8,8 @@ numbers are float32: a state sums over a whole text.
 R value heads share each of G key heads.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -38,7 +40,43 @@ def delta_rule(
       What the tokens read [B, T, G, R, V] f32, and the states [B, G, R, K, V] f32 behind the last
       token of each row's last text.
     """
-    length = query.shape[1]
+    solved = solve_chunks(query, key, value, rate, log_decay, segment_ids, chunk)
+    batch, _, groups, shared, value_dim = value.shape
+    state = jnp.zeros((batch, groups, shared, key.shape[-1], value_dim))
+    state, read = run_chunks(state, solved)
+    return join_chunks(read, query.shape[1]), state
+
+
+class SolvedChunks(NamedTuple):
+    """What N chunks of C tokens in B rows do with a state, f32.
+
+    Attributes:
+      written: [N, B, G, R, C, V], values less what earlier tokens of the chunk predict.
+      predicted: [N, B, G, R, C, K], for what the state predicts of them.
+      scores: [N, B, G, R, C, C], of the chunk's tokens for its tokens.
+      state_query: [N, B, G, R, C, K], queries of the state.
+      end_key: [N, B, G, R, K, C], keys with their decay up to the chunk's end.
+      state_decay: [N, B, G, R], decay of the state; 0 where a text begins in the chunk.
+    """
+
+    written: jax.Array
+    predicted: jax.Array
+    scores: jax.Array
+    state_query: jax.Array
+    end_key: jax.Array
+    state_decay: jax.Array
+
+
+def solve_chunks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    rate: jax.Array,
+    log_decay: jax.Array,
+    segment_ids: jax.Array,
+    chunk: int = CHUNK,
+) -> SolvedChunks:
+    """Solves all that does not depend on a state; arguments as for `delta_rule`."""
     is_token = (segment_ids > 0)[..., None, None]
     # Padding changes nothing: it lies in the text before it, with rate 0 and without decay.
     segments = _split_chunks(jax.lax.cummax(segment_ids, axis=1), chunk)  # [N, B, C]
@@ -59,30 +97,46 @@ def delta_rule(
     turned_key = jnp.swapaxes(key, -1, -2)
     changes = jnp.tril((key @ turned_key) * between * rate[..., None], -1)
     solution = _invert(changes + jnp.eye(chunk))
-    # Whether a token's text began before its chunk; there is nothing before the first chunk.
-    previous = jnp.concatenate([segments[:1, :, 0] - 1, segments[:-1, :, -1]])
+    # Whether a token's text began before its chunk; before the first one there is the state that
+    # the row begins with.
+    previous = jnp.concatenate([segments[:1, :, 0], segments[:-1, :, -1]])
     from_state = jnp.exp(decay) * _per_head(segments == previous[:, :, None])
     to_end = jnp.exp(decay[..., -1:] - decay) * _per_head(segments == segments[:, :, -1:])
 
     # A token writes its value less what the state and the chunk's earlier tokens predict.
-    written = solution @ (value * rate[..., None])
-    predicted = solution @ (key * (rate * from_state)[..., None])
-    scores = (query @ turned_key) * between
-    state_query = query * from_state[..., None]
-    end_key = turned_key * to_end[..., None, :]
+    return SolvedChunks(
+        written=solution @ (value * rate[..., None]),
+        predicted=solution @ (key * (rate * from_state)[..., None]),
+        scores=(query @ turned_key) * between,
+        state_query=query * from_state[..., None],
+        end_key=turned_key * to_end[..., None, :],
+        state_decay=from_state[..., -1],
+    )
 
-    def run_chunk(state: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        written, predicted, scores, state_query, end_key, state_decay = inputs
-        written = written - predicted @ state
-        read = state_query @ state + scores @ written
-        return state * state_decay[..., None, None] + end_key @ written, read
 
-    state = jnp.zeros((*value.shape[1:4], key.shape[-1], value.shape[-1]))
-    inputs = (written, predicted, scores, state_query, end_key, from_state[..., -1])
-    state, read = jax.lax.scan(run_chunk, state, inputs)
-    # [N, B, G, R, C, V] -> [B, N, C, G, R, V] -> [B, T, G, R, V]
+def run_chunks(state: jax.Array, chunks: SolvedChunks) -> tuple[jax.Array, jax.Array]:
+    """Runs chunks one after the other.
+
+    Args:
+      state: [B, G, R, K, V] f32 before the first one; or without B, as in the chunks.
+      chunks: result of `solve_chunks`.
+
+    Returns:
+      The state behind the last chunk, and what the tokens read [N, B, G, R, C, V] f32.
+    """
+
+    def run_chunk(state: jax.Array, chunk: SolvedChunks) -> tuple[jax.Array, jax.Array]:
+        written = chunk.written - chunk.predicted @ state
+        read = chunk.state_query @ state + chunk.scores @ written
+        return state * chunk.state_decay[..., None, None] + chunk.end_key @ written, read
+
+    return jax.lax.scan(run_chunk, state, chunks)
+
+
+def join_chunks(read: jax.Array, length: int) -> jax.Array:
+    """Joins what the tokens of chunks read, [N, B, G, R, C, V] -> [B, T, G, R, V]."""
     read = jnp.transpose(read, (1, 0, 4, 2, 3, 5))
-    return read.reshape(len(read), -1, *read.shape[3:])[:, :length], state
+    return read.reshape(len(read), -1, *read.shape[3:])[:, :length]
 
 
 def delta_step(

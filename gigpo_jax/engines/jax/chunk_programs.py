@@ -26,8 +26,8 @@ def prefill_chunks(
     """Prefills a chunk of a prompt in each row; only a last chunk draws a token.
 
     Args:
-      prefill: Forward pass (params, cache, tokens [B, T], lengths [B], slots [B], starts [B]) ->
-        (last-token logits [B, V], cache). With images it also takes positions [3, B, T] and
+      prefill: Forward pass (params, cache, tokens [B, T], lengths [B], slots [B], starts [B], ends
+        [B]) -> (last-token logits [B, V], cache). With images it also takes positions [3, B, T] and
         features.
       params: Parameters of the model.
       cache: KV cache of the model.
@@ -49,12 +49,12 @@ def prefill_chunks(
         cache: Any,
         tokens: jax.Array,
         lengths: jax.Array,
-        _drawing_slots: jax.Array,
+        drawing_slots: jax.Array,
         *images: Any,
     ) -> tuple[jax.Array, Any]:
         # `prefill_prompts` names the slots that draw, and lengths from the start of the prompt.
         # Keys and values go to the slot of the chunk, and its own length starts at `start`.
-        return prefill(params, cache, tokens, lengths - start, slot, start, *images)
+        return prefill(params, cache, tokens, lengths - start, slot, start, drawing_slots, *images)
 
     prompts = replace(batch, rows=batch.rows[:, 2:])
     return prefill_prompts(
@@ -88,3 +88,15 @@ def copy_prefix_chunks(programs: Programs, chunks: np.ndarray) -> None:
 
     # Without parameters: a copy reads no weights.
     programs.run_step(("copy", len(chunks)), copy_step, {}, chunks, (SLOTS,))
+
+
+def restore_prefix_states(programs: Programs, slots: np.ndarray) -> None:
+    """Copies checkpoints [partitions * N, 2] i32: source slot, target slot (S: nothing)."""
+    from gigpo_jax.models.delta_chunks import restore_states
+
+    def restore_step(
+        _params: Any, cache: Any, state: Any, slots: jax.Array
+    ) -> tuple[Any, Any, jax.Array]:
+        return restore_states(cache, *slots.T), state, slots
+
+    programs.run_step(("restore", len(slots)), restore_step, {}, slots, (SLOTS,))

@@ -7,7 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from gigpo_jax.engines.jax.chunk_programs import copy_prefix_chunks, run_prefill_chunks
+from gigpo_jax.engines.jax.chunk_programs import (
+    copy_prefix_chunks,
+    restore_prefix_states,
+    run_prefill_chunks,
+)
 from gigpo_jax.engines.jax.prefixes import Prefill
 from gigpo_jax.engines.jax.programs import Programs
 from gigpo_jax.engines.jax.prompts import MakeImageRows
@@ -15,13 +19,16 @@ from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_re
 from gigpo_jax.engines.request import Request
 
 COPIES = 32  # chunks of a partition that a device call copies
+RESTORES = 8  # slots of a partition whose states a device call copies
 
 
 class ChunkReader:
     """Reader of prompts that packs their chunks into rows, so every device call has the same shape.
 
     Attributes:
+      chunk: Length of a chunk, tokens.
       last_start: Largest first index of a chunk; it is written whole, with its padding.
+      has_states: Whether the model has layers with states.
     """
 
     def __init__(
@@ -50,13 +57,16 @@ class ChunkReader:
         self._partitions = partitions
         self._partition_slots = slots // partitions
         self._rows = rows
-        self._chunk = chunk
+        self.chunk = chunk
         self.last_start = capacity - chunk
+        self.has_states = programs.config.delta is not None
         self._make_image_rows = make_image_rows
 
     def warmup(self, params: Any) -> None:
         """Compiles the programs."""
         self._copy_batch([[]] * self._partitions)
+        if self.has_states:
+            self._restore_batch([[]] * self._partitions)
         self._read_batch(params, [[]] * self._partitions)
 
     def read_prompts(
@@ -73,22 +83,24 @@ class ChunkReader:
         # for an earlier prefill before a later one overwrites it.
         in_order = sorted(placed_requests, key=_prefill_wave)
         for _, wave in itertools.groupby(in_order, key=_prefill_wave):
-            # (source slot, target slot, first token) and (request, slot, first token)
+            # (source slot, target slot, first token), (source slot, target slot) and
+            # (request, slot, first token)
             copies: list[list[tuple[int, int, int]]] = [[] for _ in range(self._partitions)]
+            restores: list[list[tuple[int, int]]] = [[] for _ in range(self._partitions)]
             chunks: list[list[tuple[Request, int, int]]] = [[] for _ in range(self._partitions)]
             for prefill, request in wave:
                 partition, slot = divmod(prefill.slot, self._partition_slots)
-                for source, index in prefill.copies:
-                    source_slot = source % self._partition_slots
-                    copies[partition].append((source_slot, slot, index * self._chunk))
-                for start in range(prefill.start, request.prompt.size, self._chunk):
-                    # A continued slot is read from any token on. Where the last chunk would not fit
-                    # it begins earlier, with tokens that the slot has.
-                    chunk_start = min(start, self.last_start)
-                    chunks[partition].append((request, prefill.slot, chunk_start))
+                if prefill.source is not None:
+                    source = prefill.source % self._partition_slots
+                    copies[partition] += [(source, slot, i * self.chunk) for i in prefill.copies]
+                    restores[partition].append((source, slot))
+                for start in range(prefill.start, request.prompt.size, self.chunk):
+                    chunks[partition].append((request, prefill.slot, start))
             # Copies before reads: a chunk may extend a prefix that is copied in the same wave.
             for copy_batch in _split_batches(copies, COPIES):
                 self._copy_batch(copy_batch)
+            for restore_batch in _split_batches(restores, RESTORES) if self.has_states else ():
+                self._restore_batch(restore_batch)
             for chunk_batch in _split_batches(chunks, self._rows):
                 # No result is fetched here, so that the device works while the host packs the next
                 # batch.
@@ -102,21 +114,27 @@ class ChunkReader:
             rows[: len(copies)] = np.reshape(copies, (-1, 3))
         copy_prefix_chunks(self._programs, chunks.reshape(-1, 3))
 
+    def _restore_batch(self, batch: list[list[tuple[int, int]]]) -> None:
+        slots = np.full((self._partitions, RESTORES, 2), (0, self._partition_slots), np.int32)
+        for rows, restores in zip(slots, batch, strict=True):
+            rows[: len(restores)] = np.reshape(restores, (-1, 2))
+        restore_prefix_states(self._programs, slots.reshape(-1, 2))
+
     def _read_batch(
         self, params: Any, batch: list[list[tuple[Request, int, int]]]
     ) -> tuple[jax.Array, list[int | None]]:
         no_slot = self._partition_slots
-        width = 2 + SETTINGS + STOP_IDS + self._chunk
+        width = 2 + SETTINGS + STOP_IDS + self.chunk
         rows = np.zeros((self._partitions * self._rows, width), np.int32)
         # Slots that do not exist: a row that is not filled is dropped.
         rows[:, 0] = no_slot
         rows[:, 2] = no_slot
-        image_rows = self._make_image_rows and self._make_image_rows(len(rows), self._chunk)
+        image_rows = self._make_image_rows and self._make_image_rows(len(rows), self.chunk)
         drawing_slots: list[int | None] = [None] * len(rows)
         for partition, chunks in enumerate(batch):
             for offset, (request, slot, start) in enumerate(chunks):
                 row = partition * self._rows + offset
-                tokens = request.prompt[start : start + self._chunk]
+                tokens = request.prompt[start : start + self.chunk]
                 end = start + tokens.size
                 partition_slot = slot % self._partition_slots
                 drawing_slot = no_slot

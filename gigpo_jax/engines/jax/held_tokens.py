@@ -28,7 +28,7 @@ class HeldTokens:
         """Creates a table of slots that hold nothing; `keeps_responses` as in the settings."""
         self.reader = reader
         self.prefixes = prefixes
-        self.kept = KeptSlots()
+        self.kept = KeptSlots(reader.chunk, reader.last_start)
         self.ended_sessions: collections.deque[Session] = collections.deque()
         self._keeps_responses = keeps_responses
 
@@ -52,6 +52,9 @@ class HeldTokens:
         # A slot with keys and values of several weights is for no other prompt.
         is_pure = completion.versions is None
         if not self._keeps_responses or not is_pure or request.cancelled:
+            return
+        # Behind a stop string the device went on, and a state cannot go back.
+        if self.reader.has_states and completion.tokens.size < len(request.tokens):
             return
         # Never with the last token, which the cache has only where the device went on behind a stop
         # string. It does so by chance, and the bits of a token that is read are others.
@@ -82,10 +85,10 @@ class HeldTokens:
                 continue
             slot, held_tokens = continued
             assign_slot(slot, request)
-            start = min(held_tokens, self.reader.last_start)
+            self.prefixes.continue_slot(slot)
             # In the first wave: the slot's shared chunks, those of its first prompt, keep their
             # bits.
-            placed_requests.append((Prefill(slot, (), start, 0), request))
+            placed_requests.append((Prefill(slot, None, range(0), held_tokens, 0), request))
         # Prompts are placed one by one, because each may share chunks with those placed before
         # it.
         for request in new_requests:
@@ -113,5 +116,7 @@ def hold_tokens(
         capacity=settings.capacity,
         make_image_rows=make_image_rows,
     )
-    prefixes = PrefixTable(settings.slots, partitions, settings.prefill_chunk)
+    prefixes = PrefixTable(
+        settings.slots, partitions, settings.prefill_chunk, has_states=reader.has_states
+    )
     return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)

@@ -36,9 +36,16 @@ class KeptSlots:
       given_up: Number of conversations that lost their slot to another one.
     """
 
-    def __init__(self) -> None:
-        """Creates a table without slots."""
+    def __init__(self, chunk: int, last_start: int) -> None:
+        """Creates a table without slots.
+
+        Args:
+          chunk: Length of a chunk in which prompts are read, tokens.
+          last_start: Largest first index of a chunk.
+        """
         self.given_up = 0
+        self._chunk = chunk
+        self._last_start = last_start
         # In the order in which slots are given up. Slots come in when their request ends, so it is
         # that of waiting, but for those that `take_continued` moves to the front.
         self._sequences: OrderedDict[int, KeptSequence] = OrderedDict()
@@ -84,7 +91,10 @@ class KeptSlots:
             hasher.update(prompt[hashed:length].tobytes())
             hashed = length
             sequence = KeptSequence(session, length, hasher.digest())
-            if sequence in slots:
+            chunks = (prompt.size - length - 1) // self._chunk
+            # Otherwise the prompt is read anew, in chunks that end with the cache.
+            fits = length + chunks * self._chunk <= self._last_start
+            if fits and sequence in slots:
                 continued = slots[sequence][0], length
         if continued is not None:
             self._remove(continued[0])

@@ -14,14 +14,17 @@ class Prefill:
 
     Attributes:
       slot: Slot of the prompt.
-      copies: (source slot, chunk index) of each chunk that is copied.
+      source: Slot whose tokens the prompt begins with, up to `start`; it may be `slot`. None: there
+        are no such tokens.
+      copies: Index of each chunk that is copied from the source.
       start: Index of the first token that is read.
       wave: Order of device calls: copies and reads of a wave follow all of the waves before it;
         in a wave, reads follow copies.
     """
 
     slot: int
-    copies: tuple[tuple[int, int], ...]
+    source: int | None
+    copies: range
     start: int
     wave: int
 
@@ -34,9 +37,16 @@ class PrefixTable:
     whether they are copied or computed.
     """
 
-    def __init__(self, slots: int, partitions: int, chunk: int) -> None:
-        """Creates empty slots; slots of different partitions share nothing."""
+    def __init__(
+        self, slots: int, partitions: int, chunk: int, *, has_states: bool = False
+    ) -> None:
+        """Creates empty slots; slots of different partitions share nothing.
+
+        With `has_states` a prompt continues another one only behind its last whole chunk, where the
+        slot has a checkpoint.
+        """
         self._chunk = chunk
+        self._has_states = has_states
         self._partition_slots = slots // partitions
         self._slot_keys: list[list[bytes]] = [[] for _ in range(slots)]
         # (partition, chunk key) -> slot -> wave in which the slot gets the chunk
@@ -74,23 +84,27 @@ class PrefixTable:
 
         available = self._held_chunks(partition, reusable_keys)
         first_copy = _common_length(self._slot_keys[slot], reusable_keys)
+        copies = range(min(first_copy, available), available)
         # Other prompts may still copy chunks that this slot holds now. Its new content may come in
         # the same wave, because copies of a wave precede its reads.
         wave = self._copy_wave[slot]
-        copies = []
-        for chunk in range(first_copy, available):
-            holders = self._holders[partition, reusable_keys[chunk]]
-            # The source that has the chunk earliest, so that the copy waits for few waves.
+        source = None
+        if copies or (available and self._has_states):
+            holders = self._holders[partition, reusable_keys[available - 1]]
+            # The source that has the chunks earliest, so that the copy waits for few waves.
             source = min(holders, key=lambda holder: (holders[holder], holder))
-            copies.append((source, chunk))
             wave = max(wave, holders[source] + 1)
-        # A source must not be overwritten before the wave in which it is copied.
-        for source, _ in copies:
+            # A source must not be overwritten before the wave in which it is copied.
             self._copy_wave[source] = max(self._copy_wave[source], wave)
         # Entered before the device has them, so that later prompts of this round can copy them. If
         # the round fails, the engine clears the table.
-        self._set_slot(slot, keys, wave)
-        return Prefill(slot, tuple(copies), available * self._chunk, wave)
+        self._set_slot(slot, keys, len(reusable_keys), wave)
+        return Prefill(slot, source, copies, available * self._chunk, wave)
+
+    def continue_slot(self, slot: int) -> None:
+        """Notes that a prompt continues a slot, which overwrites its checkpoint."""
+        if self._has_states:
+            self._remove_holder(slot)
 
     def _choose_partition(self, keys: Sequence[bytes], free_slots: Sequence[int]) -> int:
         free_counts = Counter(slot // self._partition_slots for slot in free_slots)
@@ -120,23 +134,28 @@ class PrefixTable:
 
     def _held_chunks(self, partition: int, keys: Sequence[bytes]) -> int:
         """Counts the first chunks of a prompt that some slot of a partition holds."""
-        for count, key in enumerate(keys):
+        for count in range(len(keys), 0, -1):
             # `get`, because `[]` would add an empty entry for every chunk that is looked up.
-            if not self._holders.get((partition, key)):
+            if self._holders.get((partition, keys[count - 1])):
                 return count
-        return len(keys)
+        return 0
 
-    def _set_slot(self, slot: int, keys: list[bytes], wave: int) -> None:
-        partition = slot // self._partition_slots
-        for key in self._slot_keys[slot]:
-            self._holders[partition, key].pop(slot, None)
-            # Keys of chunks that no slot holds would fill the memory over a long run.
-            if not self._holders[partition, key]:
-                del self._holders[partition, key]
-        for key in keys:
-            self._holders[partition, key][slot] = wave
+    def _set_slot(self, slot: int, keys: list[bytes], reusable: int, wave: int) -> None:
+        self._remove_holder(slot)
+        shared_keys = keys[max(reusable - 1, 0) : reusable] if self._has_states else keys
+        for key in shared_keys:
+            self._holders[slot // self._partition_slots, key][slot] = wave
         self._slot_keys[slot] = keys
         self._last_use[slot] = max(self._last_use) + 1
+
+    def _remove_holder(self, slot: int) -> None:
+        partition = slot // self._partition_slots
+        for key in self._slot_keys[slot]:
+            holders = self._holders.get((partition, key), {})
+            holders.pop(slot, None)
+            # Keys of chunks that no slot holds would fill the memory over a long run.
+            if not holders:
+                self._holders.pop((partition, key), None)
 
 
 def _common_length(slot_keys: Sequence[bytes], prompt_keys: Sequence[bytes]) -> int:

@@ -234,7 +234,9 @@ class Programs:
             cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
         if self.config.delta is not None:
             # A state is whole on each device of a partition, as its layer's weights are.
-            cache_shardings = replace(cache_shardings, states=placement.sharding(None, SLOTS))
+            states = placement.sharding(None, SLOTS)
+            checkpoints = states if self.settings.prefill_chunk else None
+            cache_shardings = replace(cache_shardings, states=states, checkpoints=checkpoints)
         state_shardings = (cache_shardings, placement.sharding(SLOTS))
         # On the first call and after `reset`. The whole cache need not fit one device: by the
         # shardings of the result each device creates its shard.
@@ -263,6 +265,7 @@ class Programs:
             self.settings.capacity,
             self._cache_dtype,
             keeps_routes=self.settings.keeps_routes,
+            keeps_checkpoints=self.settings.prefill_chunk > 0,
         )
         has_vision = self.config.vision is not None
         return cache, device_code.init_slots(slots, shifted=has_vision)

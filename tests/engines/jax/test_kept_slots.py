@@ -30,7 +30,7 @@ KEEP = dataclasses.replace(READ_AGAIN, keep_responses=True)
 
 
 def test_a_prompt_continues_the_longest_slot_of_its_session() -> None:
-    kept = KeptSlots()
+    kept = KeptSlots(CHUNK, 384)
     prompt = np.arange(20, dtype=np.int32)
     kept.keep(0, prompt[:5], (1, 1))
     kept.keep(1, prompt[:9], (1, 1))
@@ -51,7 +51,7 @@ def test_a_prompt_continues_the_longest_slot_of_its_session() -> None:
 
 
 def test_slots_that_went_on_elsewhere_are_given_up_first_then_those_that_wait_longest() -> None:
-    kept = KeptSlots()
+    kept = KeptSlots(CHUNK, 384)
     prompt = np.arange(20, dtype=np.int32)
     for slot, session in enumerate([None, (1, 1), (2, 1), (1, 1), (3, 1)]):
         kept.keep(slot, prompt[: slot + 1] + slot, session)
@@ -256,12 +256,13 @@ def test_a_response_that_a_stop_string_ended_is_continued_there(engine, reader):
         check_calls(reader, [Call(longer, params, after)])
 
 
-def test_a_last_chunk_that_would_end_behind_the_cache_begins_earlier(params, reader):
+def test_a_prompt_whose_last_chunk_would_end_behind_the_cache_is_read_anew(params, reader):
     settings = dataclasses.replace(KEEP, max_length=63)
     with JaxEngine(CONFIG, params, settings) as engine:
         calls = []
-        # The kept tokens end at 40 to 50, and the last chunk of a cache of 64 begins at 48.
-        for length in (1, 6, 10, 11):
+        # The kept tokens end at 40, 45 and 49; the last chunk of a cache of 64 begins at 48, and
+        # the first prompt has two whole chunks.
+        for length, reused in ((1, 32), (6, 45), (10, 32)):
             first = SamplingParams(temperature=0.0, max_tokens=length, session=(length, 1))
             prompt = [length, *range(39)]
             (response,) = run(engine.generate(prompt, first))
@@ -269,7 +270,7 @@ def test_a_last_chunk_that_would_end_behind_the_cache_begins_earlier(params, rea
             last = dataclasses.replace(first, max_tokens=3)
             before = engine.reused_tokens
             (after,) = run(engine.generate(longer, last))
-            assert engine.reused_tokens - before == min(39 + length, 48)
+            assert engine.reused_tokens - before == reused
             calls.append(Call(longer, last, after))
     check_calls(reader, calls)
 

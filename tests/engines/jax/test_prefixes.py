@@ -32,20 +32,20 @@ def test_a_group_reads_its_prompt_once_and_the_next_prompt_of_a_session_only_wha
     first = tokens((0, 17))
     longer = tokens((0, 17), (1, 10))
     prefixes.begin_round()
-    assert prefixes.place_prefill(first, [0, 1, 2, 3]) == Prefill(0, (), 0, 0)
+    assert prefixes.place_prefill(first, [0, 1, 2, 3]) == Prefill(0, None, range(0), 0, 0)
     # The same round: its chunks are computed in wave 0, so they can be copied in wave 1.
-    assert prefixes.place_prefill(first, [1, 2, 3]) == Prefill(1, ((0, 0), (0, 1)), 16, 1)
-    assert prefixes.place_prefill(tokens((2, 5)), [2, 3]) == Prefill(2, (), 0, 0)
+    assert prefixes.place_prefill(first, [1, 2, 3]) == Prefill(1, 0, range(2), 16, 1)
+    assert prefixes.place_prefill(tokens((2, 5)), [2, 3]) == Prefill(2, None, range(0), 0, 0)
     prefixes.begin_round()
     assert prefixes.place_prefill(longer, [1, 3]) == Prefill(
-        1, (), 16, 0
+        1, None, range(0), 16, 0
     )  # the slot that holds it, without a copy
-    assert prefixes.place_prefill(longer, [2, 3]) == Prefill(3, ((0, 0), (0, 1), (1, 2)), 24, 1)
+    assert prefixes.place_prefill(longer, [2, 3]) == Prefill(3, 1, range(3), 24, 1)
     # A prompt of whole chunks that is known in full: the last chunk is read again, for the logits.
     prefixes.begin_round()
-    assert prefixes.place_prefill(longer[:24], [2]) == Prefill(2, ((0, 0), (0, 1)), 16, 0)
+    assert prefixes.place_prefill(longer[:24], [2]) == Prefill(2, 0, range(2), 16, 0)
     prefixes.clear()
-    assert prefixes.place_prefill(first, [0]) == Prefill(0, (), 0, 0)
+    assert prefixes.place_prefill(first, [0]) == Prefill(0, None, range(0), 0, 0)
 
 
 def test_a_slot_is_filled_anew_only_after_it_was_copied_from() -> None:
@@ -56,21 +56,35 @@ def test_a_slot_is_filled_anew_only_after_it_was_copied_from() -> None:
     prefixes.begin_round()
     prefixes.place_prefill(new, [1])  # wave 0
     mixed = np.concatenate([shared[:16], new])
-    assert prefixes.place_prefill(mixed, [2]) == Prefill(2, ((0, 0), (0, 1)), 16, 0)
-    assert prefixes.place_prefill(new, [0]) == Prefill(0, ((1, 0), (1, 1)), 16, 1)
+    assert prefixes.place_prefill(mixed, [2]) == Prefill(2, 0, range(2), 16, 0)
+    assert prefixes.place_prefill(new, [0]) == Prefill(0, 1, range(2), 16, 1)
     prefixes.begin_round()
-    assert prefixes.place_prefill(np.concatenate([mixed, new]), [1]).copies == (
-        (2, 0),
-        (2, 1),
-        (2, 2),
-        (2, 3),
+    assert prefixes.place_prefill(np.concatenate([mixed, new]), [1]) == Prefill(
+        1, 2, range(4), 32, 0
     )
     assert prefixes.place_prefill(tokens((7, 9)), [2]).wave == 0
     prefixes.begin_round()
     prefixes.place_prefill(tokens((8, 30)), [0])
     reading = prefixes.place_prefill(np.concatenate([tokens((8, 30))[:24], new]), [1])
-    assert (reading.wave, reading.copies) == (1, ((0, 0), (0, 1), (0, 2)))
+    assert (reading.wave, reading.source, reading.copies) == (1, 0, range(3))
     assert prefixes.place_prefill(tokens((9, 9)), [0]).wave == 1  # slot 0 is read in wave 1
+
+
+def test_prompts_with_states_continue_the_last_whole_chunk_alone() -> None:
+    prefixes = PrefixTable(4, 1, CHUNK, has_states=True)
+    first = tokens((0, 17))
+    longer = tokens((0, 17), (1, 10))
+    assert prefixes.place_prefill(first, [0, 1, 2, 3]) == Prefill(0, None, range(0), 0, 0)
+    assert prefixes.place_prefill(first, [1, 2, 3]) == Prefill(1, 0, range(2), 16, 1)
+    # One chunk is common, but no slot has the state behind it.
+    other = np.concatenate([first[:8], tokens((5, 12))])
+    assert prefixes.place_prefill(other, [2, 3]) == Prefill(2, None, range(0), 0, 0)
+    prefixes.begin_round()
+    # The slot has the keys and values itself, and its state goes back.
+    assert prefixes.place_prefill(longer, [1]) == Prefill(1, 0, range(0), 16, 0)
+    prefixes.continue_slot(0)
+    assert prefixes.place_prefill(first, [3]) == Prefill(3, None, range(0), 0, 0)
+    assert prefixes.place_prefill(longer, [0]) == Prefill(0, 1, range(2, 3), 24, 1)
 
 
 def test_parts_share_nothing() -> None:
@@ -80,8 +94,8 @@ def test_parts_share_nothing() -> None:
     prefixes.begin_round()
     assert prefixes.place_prefill(tokens((1, 20)), [1, 2, 3]).slot == 2  # the part with more room
     prefixes.begin_round()
-    assert prefixes.place_prefill(prompt, [1, 3]) == Prefill(1, ((0, 0), (0, 1)), 16, 0)
-    assert prefixes.place_prefill(prompt, [3]) == Prefill(3, (), 0, 0)
+    assert prefixes.place_prefill(prompt, [1, 3]) == Prefill(1, 0, range(2), 16, 0)
+    assert prefixes.place_prefill(prompt, [3]) == Prefill(3, None, range(0), 0, 0)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +17,18 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder, decoding, lora
 from gigpo_jax.models.cache import BITS
+from gigpo_jax.models.chunk_cache import copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
 from gigpo_jax.models.decoder_config import FULL
+from gigpo_jax.models.delta_chunks import restore_states
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.published import PUBLISHED_TEXT
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from tests.engines.jax.random_model import run
+from tests.engines.jax.random_model import Letters, run
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 CONFIG = SMALL["qwen3_5"]
@@ -114,6 +117,68 @@ def test_the_engine_has_the_learners_texts_and_log_probabilities() -> None:
         tokens = completions[number].tokens
         expected = logprobs[ends][np.arange(len(tokens)), tokens]
         np.testing.assert_allclose(completions[number].logprobs, expected, atol=1e-4)
+
+
+CHUNKS = dataclasses.replace(
+    SETTINGS, max_length=96, prefill_buckets=(), prefill_chunk=8, decode_steps=4
+)
+
+
+def ask(engine: JaxEngine, prompt: list[int], number: int, **settings: Any) -> Any:
+    params = SamplingParams(max_tokens=6, key=request_key(0, 0, 0, 0, number), **settings)
+    return engine.generate(prompt, params)
+
+
+def test_prompts_that_share_a_beginning_have_the_same_bits_alone() -> None:
+    """Groups of equal prompts, more than there are slots, and a prompt that is longer."""
+    first, second = ([*range(11), *TOKENS[row, :9].tolist()] for row in range(2))
+    prompts = [first, first, second, first, [*first, 1, 2, 3, 4, 5], second, first[:16]]
+    with JaxEngine(CONFIG, PARAMS, CHUNKS) as engine:
+        engine.warmup()
+        count = engine.compile_count
+        group = run(*(ask(engine, prompt, number) for number, prompt in enumerate(prompts)))
+        # Two whole chunks of each but the first ones of their kind; of the last prompt its one
+        # chunk has no checkpoint.
+        assert engine.reused_tokens == 4 * 16
+        for number, prompt in enumerate(prompts):
+            engine._held.clear()
+            (alone,) = run(ask(engine, prompt, number))
+            assert alone.tokens.tolist() == group[number].tokens.tolist()
+            assert alone.logprobs.tobytes() == group[number].logprobs.tobytes()
+        assert engine.compile_count == count
+    with JaxEngine(CONFIG, PARAMS, SETTINGS) as engine:
+        greedy = {"temperature": 0.0}
+        whole = run(*(ask(engine, prompt, 0, **greedy) for prompt in prompts))
+    with JaxEngine(CONFIG, PARAMS, CHUNKS) as engine:
+        shared = run(*(ask(engine, prompt, 0, **greedy) for prompt in prompts))
+    for one, other in zip(whole, shared, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_a_conversation_continues_its_slot_unless_a_stop_string_cut_it() -> None:
+    settings = dataclasses.replace(CHUNKS, keep_responses=True)
+    session = {"session": (1, 1)}
+    prompt = list(range(20))
+    with (
+        JaxEngine(CONFIG, PARAMS, settings, tokenizer=Letters()) as engine,
+        JaxEngine(CONFIG, PARAMS, SETTINGS) as other,
+    ):
+        for turn in range(4):
+            before = engine.reused_tokens
+            stop = ()
+            if turn == 2:
+                # The second of the four tokens of a device call.
+                (plain,) = run(ask(other, prompt, turn))
+                stop = (Letters().decode(plain.tokens[1:3].tolist()),)
+            (response,) = run(ask(engine, prompt, turn, **session, stop_strings=stop))
+            reused = engine.reused_tokens - before
+            assert reused == (0 if turn in (0, 3) else len(prompt) - 3)
+            if turn != 2:
+                (expected,) = run(ask(other, prompt, turn))
+                assert response.tokens.tolist() == expected.tokens.tolist()
+                np.testing.assert_allclose(response.logprobs, expected.logprobs, atol=1e-4)
+            prompt = [*prompt, *response.tokens.tolist(), 7, 8]
 
 
 def test_transformers_continues_an_exported_model_alike(tmp_path: pathlib.Path) -> None:
@@ -213,14 +278,58 @@ def test_other_features_are_refused(changes: dict, message: str, tmp_path: pathl
         read_config(write_config(tmp_path, **changes))
 
 
-def test_trees_and_chunks_are_refused() -> None:
+@pytest.mark.parametrize("for_cpu", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_chunks_equal_the_whole_text_and_leave_checkpoints(for_cpu: bool) -> None:
+    """Chunks of a prompt in one call, out of a chunk's reach of the next one, and a shared part."""
+    config, params = CONFIG, jax.tree.map(lambda leaf: 0.3 * leaf, PARAMS)
+    expected = SCORE(params, TOKENS)
+    atol = 0.1 if for_cpu else 1e-4
+    if for_cpu:
+        config, params = on_cpus(config, params)
+    cache = decoding.init_cache(
+        config, 3, LENGTH, BITS if for_cpu else jnp.float32, keeps_checkpoints=True
+    )
+    cache = dataclasses.replace(cache, states=jax.tree.map(jnp.ones_like, cache.states))
+    chunk = jax.jit(functools.partial(extend, config))
+    tokens = TOKENS[:, :20].reshape(2, 5, 4)
+    # Two chunks of text 0 in slot 2, one of text 1 in slot 0, and a row that is dropped.
+    rows = np.stack([tokens[0, 0], tokens[0, 1], tokens[1, 0], tokens[1, 0]])
+    lengths = np.array([4, 4, 2, 4])
+    starts = np.array([0, 4, 0, 4])
+    slots = np.array([2, 2, 0, 3])
+    read, cache = chunk(params, cache, rows, lengths, slots, starts, np.array([3, 3, 0, 3]))
+    np.testing.assert_allclose(read[:2], expected[0, [3, 7]], atol=atol)
+    np.testing.assert_allclose(read[2], expected[1, 1], atol=atol)
+    # The last chunk of text 0 ends in its middle.
+    read, cache = chunk(
+        params,
+        cache,
+        *(np.stack([row] * 4) for row in (tokens[0, 2], 3)),
+        slots=np.array([2, 3, 3, 3]),
+        starts=np.full(4, 8),
+        ends=np.array([2, 3, 3, 3]),
+    )
+    np.testing.assert_allclose(read[0], expected[0, 10], atol=atol)
+    # Slot 1 continues text 0 behind its whole chunks, as text 0 does behind its last token.
+    cache = copy_chunks(cache, np.array([2, 2]), np.array([1, 1]), np.array([0, 4]), 4)
+    cache = restore_states(cache, np.array([2, 0]), np.array([1, 3]))
+    read, cache = chunk(
+        params,
+        cache,
+        np.stack([tokens[0, 2], TOKENS[0, 11:15]] * 2),
+        np.full(4, 4),
+        np.array([1, 2, 3, 3]),
+        np.array([8, 11, 8, 8]),
+    )
+    np.testing.assert_allclose(read[:2], expected[0, [11, 14]], atol=atol)
+    # Nothing is written for slots without a row.
+    assert (cache.states.rule[:, 0] != 1).any()
+
+
+def test_trees_are_refused() -> None:
     trees = np.stack([np.ones(LENGTH), np.full(LENGTH, LENGTH)]).astype(np.int32)[None]
     with pytest.raises(ValueError, match="segments of trees have no states"):
         decoder.hidden_states(CONFIG, PARAMS, TOKENS[:1], None, trees)
-    cache = decoding.init_cache(CONFIG, 2, LENGTH)
-    zeros = np.zeros(2, np.int32)
-    with pytest.raises(ValueError, match="chunks of prompts need attention in all layers"):
-        extend(CONFIG, PARAMS, cache, TOKENS[:, :4], zeros + 4, zeros, zeros)
 
 
 def test_adapters_equal_changed_kernels_and_come_back(tmp_path: pathlib.Path) -> None:
@@ -311,7 +420,7 @@ def test_an_iteration_of_training(tmp_path: pathlib.Path, capsys: pytest.Capture
     assert min(jax.tree.leaves(changes)) > 0
 
     capsys.readouterr()
-    chunks = ["--config.engine.prefill_buckets=()", "--config.engine.prefill_chunk=8"]
-    assert main(["--mode=train", *flags, *chunks, f"--workdir={tmp_path / 'chunks'}"]) == 2
-    message = "config.engine.prefill_chunk=8: the model has layers with states"
+    trees = ["--config.batch.share_prefixes=True", f"--workdir={tmp_path / 'trees'}"]
+    assert main(["--mode=train", *flags, *trees]) == 2
+    message = "config.batch.share_prefixes=True: the model has layers with states"
     assert message in capsys.readouterr().err
