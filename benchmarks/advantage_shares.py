@@ -19,7 +19,7 @@ from gigpo_jax.rollout.read_record import read_rollouts
 
 RESULT = Path(__file__).parent / "results/advantage_shares.json"
 RUN = ("train.iterations=1", "train.save_rollouts=1", "eval.panel=", "seed=100")
-GRAPH = ("env.options.anchor=state", "rl.settings.shrinkage=0.25", "rl.settings.truncation=ignore")
+GRAPH = ("env.anchor=state", "rl.settings.shrinkage=0.25", "rl.settings.truncation=ignore")
 ARMS = {
     "grpo": ("rl.algorithm=grpo",),
     "gigpo": ("rl.algorithm=gigpo",),

@@ -38,7 +38,7 @@ ARMS = {
         "rl.algorithm=repeat_discount",
         "rl.settings.base=graph_values",
         "rl.settings.episode=1",
-        "env.options.anchor=state",
+        "env.anchor=state",
     ],
 }
 

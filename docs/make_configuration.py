@@ -111,6 +111,7 @@ def page() -> str:
         parts.append(
             f"\n### {name}\n\n{_link_page(name)}\n\n| key | default | meaning |\n|---|---|---|\n"
         )
+        parts.append(f"| `env.anchor` | | {environment.anchor.requirement} |\n")
         for section, field in mix.OPTIONS.items():
             parts += [
                 _option_row(f"{section}.{key}", option)

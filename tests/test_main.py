@@ -61,7 +61,7 @@ EXAMPLE = "--config=tests/configs/example.py"
             [CONFIG, "--config.env.options.data=/no/such"],
             "config.env.options.data='/no/such': not used, because",
         ),
-        ([CONFIG, "--config.env.options.ancor=feedback"], "nearest: env.options.anchor"),
+        ([CONFIG, "--config.env.options.engin=native"], "nearest: env.options.engine"),
         (
             ["--config=tests/configs/example.py", "--mode=sft", "--config.env.options.games=-1"],
             "games=-1: must be a number",

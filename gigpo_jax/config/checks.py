@@ -251,7 +251,9 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
         "give both, or leave both out",
     )
-    if "regret" in registry.spec(env.name).run_arguments:
+    entry = registry.spec(env.name)
+    registry.check_anchor(entry, env.anchor)
+    if "regret" in entry.run_arguments:
         reason = "the environment does not tell the regret"
         fix = "add --config.env.regret=True"
         require(not env.regret_reward or env.regret, config, "env.regret_reward", reason, fix)

@@ -86,6 +86,12 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         mixes=True,
     ),
+    "env.anchor": Key(
+        "",
+        'anchor state of steps; "": the published one, the first that gigpo keys anchor names for '
+        "an environment (docs/advantages.md)",
+        mixes=True,
+    ),
     "env.regret": Key(
         False,
         "whether the environment counts the actions that a step wasted: metric episode/regret "

@@ -6,12 +6,13 @@ from typing import Any
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import DEFAULTS, flatten
+from gigpo_jax.envs.registry import INCOMING
 
 # Names that saved configs have for keys of today.
 MOVED = {
     f"engine.vllm.{name}": f"engine.{name}"
     for name in ("urls", "weights_dir", "connect_timeout_s", "request_timeout_s")
-} | {"env.options.regret": "env.regret"}
+} | {f"env.options.{name}": f"env.{name}" for name in ("anchor", "regret")}
 # Values that saved configs have for values of today.
 RENAMED_PROMPTS = {"gigpo_jax.envs.incoming.babyai:show_view": "view"}
 
@@ -43,6 +44,8 @@ REMOVED = {
     "gagpo:rl.settings.lam": Removed("always 0.8", 0.8),
     "text_critic:rl.settings.lam": Removed("always 0.7", 0.7),
     "a2tgpo:rl.settings.alpha": Removed("always 0.3", 0.3),
+    "empg:rl.settings.zeta": Removed("always 0.05", 0.05),
+    "serl:rl.settings.strength": Removed("always 0.5", 0.5),
     "opd:rl.settings.strength": Removed("always 1; rl.settings.outcome decides", 1.0),
     "repeat_discount:rl.settings.pair": Removed("always 0.95", 0.95),
     "sokoban:env.options.depth": Removed("always 30", 30),
@@ -101,16 +104,12 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     """
     defaults = {name: default for name, default in DEFAULTS.items() if name in keys}
     saved_values = flatten(tree)
-    # Options of an environment of another package are its own.
-    is_foreign = ":" in str(saved_values.get("env.name"))
     values = {}
     for name, value in saved_values.items():
         if name == "env.prompt":
             value = RENAMED_PROMPTS.get(value, value)
-        if is_foreign and name.startswith("env.options."):
-            values[name] = value
-        elif not _is_dropped(name, value, saved_values):
-            values[MOVED.get(name, name)] = value
+        if not _is_dropped(name, value, saved_values):
+            values[find_moved(name, saved_values)] = value
     # The saved values win.
     return flatten(defaults) | values
 
@@ -125,6 +124,20 @@ def _is_dropped(name: str, value: Any, saved_values: Mapping[str, Any]) -> bool:
     return removed.value is None or bool(removed.value == value)
 
 
+def find_moved(name: str, values: Mapping[str, Any]) -> str:
+    """The name that a key has today, also of one of `env.mix.LABEL`.
+
+    Args:
+      name: Dotted key.
+      values: Values of the config by dotted key, which name its environments.
+    """
+    key, environment = _find_owner(name, values)
+    if _is_own(key, environment):
+        return name
+    moved = MOVED.get(key, key)
+    return moved if key == name else name.removesuffix(key[4:]) + moved[4:]
+
+
 def find_removed(name: str, values: Mapping[str, Any]) -> Removed | None:
     """What became of a key, also of one of `env.mix.LABEL`; None: it was not removed.
 
@@ -132,10 +145,24 @@ def find_removed(name: str, values: Mapping[str, Any]) -> Removed | None:
       name: Dotted key.
       values: Values of the config by dotted key, which name its algorithms and environments.
     """
+    key, environment = _find_owner(name, values)
+    if _is_own(key, environment):
+        return None
+    owners = [values.get("rl.algorithm"), values.get("rl.settings.base"), environment]
+    removed = (REMOVED.get(f"{owner}:{key}") for owner in owners)
+    return next(filter(None, removed), REMOVED.get(key))
+
+
+def _find_owner(name: str, values: Mapping[str, Any]) -> tuple[str, str]:
+    """A key of `env.mix.LABEL` as the key of a run with this environment, and its name."""
     words = name.split(".")
-    owners = [values.get("rl.algorithm"), values.get("rl.settings.base"), values.get("env.name")]
     if name.startswith(f"{mix.MIX}.") and len(words) > 3:
-        name = ".".join(["env", *words[3:]])
-        owners = [values.get(f"{mix.MIX}.{words[2]}.name", words[2])]
-    removed = (REMOVED.get(f"{owner}:{name}") for owner in owners)
-    return next(filter(None, removed), REMOVED.get(name))
+        environment = values.get(f"{mix.MIX}.{words[2]}.name", words[2])
+        return ".".join(["env", *words[3:]]), environment
+    return name, str(values.get("env.name"))
+
+
+def _is_own(key: str, environment: str) -> bool:
+    """Whether a key is an option of an environment of another package."""
+    origin, colon, _ = environment.partition(":")
+    return bool(colon) and origin not in INCOMING and key.startswith("env.options.")

@@ -105,12 +105,15 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     for name in names:
         if name in valid_names or name.startswith(mappings):
             continue
-        from gigpo_jax.config.removed_keys import find_removed
+        from gigpo_jax.config.removed_keys import find_moved, find_removed
 
-        removed = find_removed(name, flatten(config))
-        if removed:
-            reason = f"no such key any more: {removed.fate}"
-            yield InputError(reason, key=f"config.{name}", fix="leave it out")
+        values = flatten(config)
+        moved = find_moved(name, values)
+        removed = find_removed(name, values)
+        if moved != name or removed:
+            fate = removed.fate if removed else f"it is {moved}"
+            fix = "leave it out" if removed else f"use config.{moved}"
+            yield InputError(f"no such key any more: {fate}", key=f"config.{name}", fix=fix)
             continue
         section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
         # Of the same section: an option is never a misspelt key of the run.

@@ -357,6 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _name_flag(key: str) -> str:
     """Names the flag that sets a config key; a key without a flag stays as it is."""
     flags = {"name": "ENV", "split": "--split", "options": "--option", "generate": "--generate"}
+    flags["anchor"] = "--option anchor"
     section, _, option = key.removeprefix("config.env.").partition(".")
     if not key.startswith("config.env.") or section not in flags:
         return key

@@ -18,7 +18,6 @@ from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.env_bridge.panels import find_panel
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
-from gigpo_jax.envs.entry_types import check_options
 from gigpo_jax.envs.panel_score import score_results
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
@@ -215,12 +214,10 @@ def check_promises(args: argparse.Namespace) -> str:
     if args.limit <= 0:
         raise InputError("must be above 0", key="--limit", value=f"{args.limit:g}")
     entry = registry.playable_spec(args.name)
-    options = dict(args.option)
-    # Before anything is built: a wrong type is one line.
-    check_options(entry.options, options)
     findings = check_environment(
         entry.build,
-        options,
+        # Before anything is built: a wrong type is one line.
+        registry.builder_options(entry, dict(args.option)),
         split=args.split,
         make_expert=partial(registry.make_expert, args.name) if entry.expert else None,
         tasks=args.tasks,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.settings import Rule
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
 
@@ -44,10 +45,12 @@ class Option:
         return isinstance(value, _ACCEPTED_TYPES.get(self.kind, self.kind))
 
 
+NO_CHOICE = Rule("left out: there is no choice", lambda value: False)
 # Arguments of `build` that a run sets where an entry names them.
 RUN_ARGUMENTS = {
     "max_steps": Option(int, None, "length of an episode: env.max_steps, or the entry's if longer"),
     "regret": Option(bool, False, "whether `info` has the regret of each action: env.regret"),
+    "anchor": Option(str, "", "anchor states: env.anchor"),
 }
 
 
@@ -114,6 +117,7 @@ class Environment:
         data unless the folder has them, and returns the `data` option of `build`.
         None: there is nothing to generate.
       options: Options of `build`, the keys of config.env.options.
+      anchor: Values of env.anchor, the published one first.
       run_arguments: Arguments of `build` among `RUN_ARGUMENTS`.
       generate_options: Options of `generate`, the keys of config.env.generate.
       expert_options: Options of `expert`, the keys of config.sft.demonstrator.
@@ -137,6 +141,7 @@ class Environment:
     invalid_penalty: float
     generate: str | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
+    anchor: Rule = NO_CHOICE
     run_arguments: tuple[str, ...] = ()
     generate_options: Mapping[str, Option] = field(default_factory=dict)
     expert_options: Mapping[str, Option] = field(default_factory=dict)

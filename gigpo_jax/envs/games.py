@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.settings import Rule
 from gigpo_jax.env_bridge.base import check_fractions, check_split, check_whole
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
@@ -20,8 +21,8 @@ from gigpo_jax.envs.entry_types import Option
 
 SPLITS = {"train": 16384, "test": 512}  # number of tasks
 OBSERVATION_OPTION = Option(str, "picture", "kind of observation: picture or text")
-# One value, so that commands with anchor=state work in every environment.
-ANCHOR_OPTION = Option(str, "state", "anchor state: state, the whole visible position")
+# A value, so that commands with env.anchor=state work in every environment.
+ANCHOR = Rule("state, the whole visible position", "state".__eq__)
 RANDOM_FRACTION_OPTION = Option(float, 0.0, "probability of a random action at a step")
 _T = TypeVar("_T")
 
@@ -66,7 +67,6 @@ class GameEnv:
         goal: str,
         *,
         observation: str,
-        anchor: str,
         max_steps: int,
         regret: bool,
     ) -> None:
@@ -77,14 +77,11 @@ class GameEnv:
           start_game: Function that begins an episode of a task.
           goal: Goal in words.
           observation: "picture" or "text".
-          anchor: "state", the only anchor of games; other environments have several.
           max_steps: Length of an episode.
           regret: Whether `info` has the regret of each action.
         """
         if observation not in ("picture", "text"):
             raise InputError("must be picture or text", key="observation", value=repr(observation))
-        if anchor != "state":
-            raise InputError("games have state alone", key="anchor", value=repr(anchor))
         check_whole("max_steps", max_steps, 1)
         self._ids = ids
         self._start_game = start_game

@@ -1,7 +1,7 @@
 """Environments by name: one literal table of the entries (docs/environments.md)."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,8 +83,26 @@ def make(name: str, **options: Any) -> TextEnv:
       InputError: a name, an option or a value that cannot be used.
     """
     entry = spec(name)
+    return cast(TextEnv, build_object(entry.build, builder_options(entry, options)))
+
+
+def builder_options(entry: Environment, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks the options of `make`; returns those that the environment's builder takes."""
     check_options({**RUN_ARGUMENTS, **entry.options}, options)
-    return cast(TextEnv, build_object(entry.build, options))
+    taken = dict(options)
+    if "anchor" not in entry.options:
+        check_anchor(entry, options.get("anchor", ""))
+        # The only anchor of an environment is no argument of its builder.
+        if "anchor" not in entry.run_arguments:
+            taken.pop("anchor", None)
+    return taken
+
+
+def check_anchor(entry: Environment, anchor: str) -> None:
+    """Raises InputError for a value of `env.anchor` that an environment has not."""
+    if anchor and not entry.anchor.accepts(anchor):
+        reason = f"must be {entry.anchor.requirement}"
+        raise InputError(reason, key="config.env.anchor", value=repr(anchor))
 
 
 def make_expert(name: str, seed: int, **options: Any) -> Expert:

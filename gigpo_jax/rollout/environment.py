@@ -89,7 +89,10 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
         "max_steps": max(entry.max_steps, config.env.max_steps),
         "regret": config.env.regret,
     }
-    options = {key: arguments[key] for key in entry.run_arguments} | config.env.options.to_dict()
+    if config.env.anchor:
+        arguments["anchor"] = config.env.anchor
+    options = {key: arguments[key] for key in entry.run_arguments if key in arguments}
+    options |= config.env.options.to_dict()
     if not config.env.generate:
         return options
     settings = config.env.generate.to_dict()

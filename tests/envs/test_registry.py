@@ -74,7 +74,7 @@ def test_unknown_styles_and_missing_experts_are_told() -> None:
         (
             "alfworld",
             {"data": "/tmp", "anchor": "x"},
-            r"config\.env\.options\.anchor='x': must be state, belief, feedback",
+            r"config\.env\.anchor='x': must be feedback, feedback\+X with X in inventory, spaces",
         ),
         (
             "webshop",
@@ -158,6 +158,9 @@ def test_declared_options_are_those_of_the_functions(name: str) -> None:
             if option in declared and declared[option].default is not None:
                 assert declared[option].default == parameter.default, option
                 assert type(parameter.default) is declared[option].kind, option
+            if option == "anchor":
+                anchors = entry.anchor.requirement.removeprefix("one of ")
+                assert anchors.startswith(f"{parameter.default}, "), name
 
 
 @pytest.mark.parametrize("drawers", [1, 4, 9])

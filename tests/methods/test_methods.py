@@ -87,12 +87,12 @@ def test_empg_by_hand() -> None:
     # Two episodes of two steps with advantages 1 and -1: R = 2 and 0 without a standard deviation.
     batch = columns([0, 2, 0, 0], [0] * 4, [0, 0, 1, 1], [0, 1, 0, 1], [0] * 4, [X, Y, X, Y])
     batch["entropy"] = np.array([0.2, 0.6, 0.4, 1.0], np.float32)
-    got = total(batch, "empg", normalize="mean", zeta=0.05)
+    got = total(batch, "empg", normalize="mean")
     np.testing.assert_allclose(got, [1.3040, 0.7020, -1.2923, -0.7137], atol=1e-4)
-    batch["entropy"] = np.full(4, 0.3, np.float32)  # all equally certain: nothing is scaled
-    np.testing.assert_allclose(
-        total(batch, "empg", normalize="mean", zeta=0.0), [1, 1, -1, -1], atol=1e-6
-    )
+    # All equally certain: nothing is scaled, and first steps have the bonus 0.05 - 0.025.
+    batch["entropy"] = np.full(4, 0.3, np.float32)
+    got = total(batch, "empg", normalize="mean")
+    np.testing.assert_allclose(got, [1.025, 0.975, -0.975, -1.025], atol=1e-6)
 
 
 def test_repeat_discount_by_hand() -> None:
@@ -318,8 +318,8 @@ def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
             want = oracle.hgpo(batch, gamma=COMMON["gamma"], weight_offset=1, **own, **common)
             check(compiled_total(batch, "hgpo", **how, **own), want, (seed, own))
         check(compiled_total(batch, "salt", **how), oracle.salt(batch, grpo), seed)
-        own = {"k": 0.7, "zeta": 0.1}
-        want = oracle.empg(batch, grpo, **own, k_next=1.0)
+        own = {"k": 0.7}
+        want = oracle.empg(batch, grpo, **own, k_next=1.0, zeta=0.05)
         check(compiled_total(batch, "empg", **how, **own), want, seed)
         own = {"repeat": 0.6}
         check(
@@ -391,5 +391,8 @@ def test_wrappers_without_effect_are_their_base(base: str) -> None:
     np.testing.assert_allclose(
         total(alone, "repeat_discount", base=base, repeat=0.5), plain, rtol=1e-6
     )
-    got = total(batch, "empg", base=base, k=0.0, zeta=0.0)
-    np.testing.assert_allclose(got[used], plain[used] - plain[used].mean(), rtol=1e-5, atol=1e-6)
+    # With k = 0 only the bonus is left.
+    bonus = oracle.empg(batch, 0.0 * plain, k=0.0, k_next=1.0, zeta=0.05)
+    got = total(batch, "empg", base=base, k=0.0)
+    want = plain[used] - plain[used].mean() + bonus[used]
+    np.testing.assert_allclose(got[used], want, rtol=1e-5, atol=1e-6)

@@ -107,7 +107,7 @@ def test_a_wrapper_takes_over_what_its_base_declares():
     whole = find_algorithm("empg", {"base": "hgpo", "alpha": 2.0, "k": 0.5})
     assert whole.columns == ("entropy",)
     assert whole.check == find_algorithm("hgpo").check
-    assert {"alpha", "history", "k", "zeta", "base"} <= {*whole.settings}
+    assert {"alpha", "history", "k", "base"} <= {*whole.settings}
     assert find_algorithm("salt", {"base": "dapo"}).defaults == find_algorithm("dapo").defaults
     with pytest.raises(InputError, match=r"base='ppo': has no advantage of steps"):
         find_algorithm("salt", {"base": "ppo"})

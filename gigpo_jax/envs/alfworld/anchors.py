@@ -8,7 +8,7 @@ effect, the place; the additions below make groups smaller. The anchor "state" n
 
 import re
 
-from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.settings import Rule
 
 NOTHING_HAPPENS = "Nothing happens."
 ADDITIONS = {
@@ -16,6 +16,16 @@ ADDITIONS = {
     "inventory": "what the agent carries is part of the state",
     "sticky": f"after {NOTHING_HAPPENS!r} the state is what it was",
 }
+
+
+def _is_anchor(name: str) -> bool:
+    base, *additions = name.split("+")
+    return name in ("state", "belief") or (base == "feedback" and {*additions} <= ADDITIONS.keys())
+
+
+ANCHOR = Rule(
+    f"feedback, feedback+X with X in {', '.join(sorted(ADDITIONS))}, state, or belief", _is_anchor
+)
 _TAKE = re.compile(r"You pick up the (.+?) from the .+\.")
 _MOVE = re.compile(r"You move the .+? to the .+\.")
 
@@ -25,22 +35,10 @@ class Anchor:
 
     Args:
       spec: "feedback", or with additions such as "feedback+inventory+sticky".
-
-    Raises:
-      InputError: an unknown word in `spec`.
     """
 
     def __init__(self, spec: str = "feedback"):
-        words = spec.split("+") if isinstance(spec, str) else [""]
-        additions = words[1:]
-        if words[0] != "feedback" or not set(additions) <= ADDITIONS.keys():
-            raise InputError(
-                f"must be state, belief, feedback, or feedback+X with X in "
-                f"{', '.join(sorted(ADDITIONS))}",
-                key="anchor",
-                value=repr(spec),
-            )
-        self._additions = frozenset(additions)
+        self._additions = frozenset(spec.split("+")[1:])
         self._held_object = ""
         self._state = ""
 

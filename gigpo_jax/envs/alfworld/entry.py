@@ -3,6 +3,7 @@
 from functools import partial
 
 from gigpo_jax.env_bridge.actions import parse_tagged
+from gigpo_jax.envs.alfworld.anchors import ANCHOR
 from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST, COMPACT, FULL, TAGGED
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option, StatedBeliefs
 
@@ -33,13 +34,9 @@ ENVIRONMENT = Environment(
             "engine of the games; native, or official: textworld (extra alfworld), a thousand "
             "times slower",
         ),
-        "anchor": Option(
-            str,
-            "feedback",
-            "anchor state: feedback, feedback+inventory+sticky, state, belief (docs/alfworld.md)",
-        ),
     },
-    run_arguments=("max_steps", "regret"),
+    anchor=ANCHOR,
+    run_arguments=("max_steps", "regret", "anchor"),
     generate_options={
         "splits": Option(
             dict, None, "number of games of each split, such as {'train': 512, 'valid_unseen': 128}"

@@ -203,7 +203,7 @@ def make(
     if anchor == STATE_ANCHOR and engine != "native":
         raise InputError(
             "only the native engine knows the state",
-            key="anchor",
+            key="config.env.anchor",
             value=repr(anchor),
             fix="use engine='native', or feedback+inventory+sticky",
         )

@@ -117,7 +117,6 @@ def draw_cards(rng: random.Random) -> list[str]:
 def make(
     *,
     observation: str = "picture",
-    anchor: str = "state",
     max_steps: int = 15,
     regret: bool = False,
 ) -> GameEnv:
@@ -134,7 +133,6 @@ def make(
         start_game,
         GOAL,
         observation=observation,
-        anchor=anchor,
         max_steps=max_steps,
         regret=regret,
     )

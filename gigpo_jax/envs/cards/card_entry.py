@@ -7,7 +7,7 @@ from gigpo_jax.envs.cards import responses
 from gigpo_jax.envs.cards.prompt import Rules
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.games import (
-    ANCHOR_OPTION,
+    ANCHOR,
     OBSERVATION_OPTION,
     RANDOM_FRACTION_OPTION,
     show_observation,
@@ -43,9 +43,9 @@ def card_entry(name: str, rules: Rules, max_steps: int, **options: Option) -> En
         invalid_penalty=0.1,
         options={
             "observation": OBSERVATION_OPTION,
-            "anchor": ANCHOR_OPTION,
             **options,
         },
+        anchor=ANCHOR,
         run_arguments=("max_steps", "regret"),
         expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
     )

@@ -123,7 +123,6 @@ def env_builder(
     def make(
         *,
         observation: str = "picture",
-        anchor: str = "state",
         max_steps: int = published_steps,
         compat: bool = False,
         regret: bool = False,
@@ -137,7 +136,6 @@ def env_builder(
             start_game,
             goal,
             observation=observation,
-            anchor=anchor,
             max_steps=max_steps,
             regret=regret,
         )

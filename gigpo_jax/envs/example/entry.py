@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
 from gigpo_jax.envs.entry_types import Environment, Option
@@ -22,7 +23,8 @@ ENVIRONMENT = Environment(
     options={
         "drawers": Option(int, 4, "number of drawers in the row"),
         "games": Option(int, 64, "number of tasks in a split"),
-        "anchor": Option(str, "text", "anchor state: text, or state"),
     },
+    anchor=one_of("text", "state"),
+    run_arguments=("anchor",),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

@@ -22,8 +22,6 @@ class TreasureEnv:
             raise InputError("must be a number from 1 to 99", key="drawers", value=str(drawers))
         if games < 1:
             raise InputError("must be a number of at least 1", key="games", value=str(games))
-        if anchor not in ("text", "state"):
-            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         self._drawers = drawers
         self._games = games
         self._anchor = anchor

@@ -6,7 +6,7 @@ from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.frozenlake.prompt import FULL, TAGGED
 from gigpo_jax.envs.games import (
-    ANCHOR_OPTION,
+    ANCHOR,
     RANDOM_FRACTION_OPTION,
     show_observation,
 )
@@ -20,12 +20,12 @@ ENVIRONMENT = Environment(
     history=2,
     invalid_penalty=0.1,
     options={
-        "anchor": ANCHOR_OPTION,
         "size": Option(int, 4, "rows and columns of a lake: 3 to 8"),
         "slippery": Option(
             bool, False, "a third of the moves goes where it should, the others sideways"
         ),
     },
+    anchor=ANCHOR,
     run_arguments=("max_steps", "regret"),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

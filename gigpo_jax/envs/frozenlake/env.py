@@ -96,7 +96,6 @@ class FrozenLakeGame:
 
 def make(
     *,
-    anchor: str = "state",
     size: int = 4,
     slippery: bool = False,
     max_steps: int = 15,
@@ -120,7 +119,6 @@ def make(
         start_game,
         TASK,
         observation="text",
-        anchor=anchor,
         max_steps=max_steps,
         regret=regret,
     )

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptTemplate
 from gigpo_jax.envs.entry_types import Environment, Option
@@ -35,7 +36,6 @@ def gymnasium_entry(source: str) -> Environment:
                 str, "", "key of info that lists the admissible actions of a text environment"
             ),
             "task": Option(str, None, "words of the task; default: the renderer's"),
-            "anchor": Option(str, "text", "anchor state: text, or state (the renderer tells it)"),
             "won_above": Option(
                 float, None, "reward above which an episode that terminates is won; default: 0"
             ),
@@ -43,6 +43,9 @@ def gymnasium_entry(source: str) -> Environment:
                 int, None, "length of an episode in the environment; default: the registered one"
             ),
         },
+        # The renderer tells the state.
+        anchor=one_of("text", "state"),
+        run_arguments=("anchor",),
         expert_options={
             "kwargs": Option(dict, {}, "the kwargs of env.options: the bot plays in a copy"),
             "random_fraction": RANDOM_FRACTION_OPTION,

@@ -61,8 +61,6 @@ class GymnasiumEnv:
         Raises:
           InputError: An unknown ID, a missing package or an option that cannot be used.
         """
-        if anchor not in ("text", "state"):
-            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         if time_limit is not None:
             check_whole("time_limit", time_limit, 1)
         self._id = _find_id(source)
@@ -79,7 +77,7 @@ class GymnasiumEnv:
         if anchor == "state" and self._renderer.state is None:
             raise InputError(
                 "the renderer tells no state",
-                key="anchor",
+                key="config.env.anchor",
                 value="'state'",
                 fix="use text, or give a Renderer with state in env.options.renderer",
             )

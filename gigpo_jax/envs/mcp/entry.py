@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.gymnasium.entry import instruct_styles
@@ -24,8 +25,10 @@ def mcp_entry(source: str) -> Environment:
         options={
             "tasks": Option(str, "", "JSONL file: task, answer, and if needed split, id, type"),
             "scorer": Option(str, "", "function of an answer, module:NAME; empty: equal answers"),
-            "anchor": Option(str, "text", "anchor state: text, or state (all calls so far)"),
             "restart": Option(bool, True, "whether the server is started for every episode"),
             "result_characters": Option(int, 4000, "largest number of characters of a result"),
         },
+        # A state is all calls so far.
+        anchor=one_of("text", "state"),
+        run_arguments=("anchor",),
     )

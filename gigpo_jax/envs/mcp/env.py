@@ -74,8 +74,6 @@ class McpEnv:
         Raises:
           InputError: A missing package, a bad file or an option that cannot be used.
         """
-        if anchor not in ("text", "state"):
-            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         check_whole("result_characters", result_characters, 1)
         self._source = source
         self._server = _parse_server(source)

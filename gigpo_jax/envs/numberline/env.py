@@ -73,7 +73,6 @@ class NumberLineGame:
 def make(
     *,
     observation: str = "picture",
-    anchor: str = "state",
     max_steps: int = 10,
     regret: bool = False,
 ) -> GameEnv:
@@ -91,7 +90,6 @@ def make(
         start_game,
         GOAL,
         observation=observation,
-        anchor=anchor,
         max_steps=max_steps,
         regret=regret,
     )

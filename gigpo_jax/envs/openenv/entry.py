@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import Rule
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.gymnasium.entry import instruct_styles
@@ -30,11 +31,10 @@ def openenv_entry(source: str) -> Environment:
             "text": Option(str, "", "field of observations to show; empty: the only text, or all"),
             "task": Option(str, "get as much reward as you can", "words of the task"),
             "task_field": Option(str, "", "field of the first observation with the task"),
-            "anchor": Option(
-                str, "text", "anchor state: text, state (all actions so far), or a field"
-            ),
             "won_above": Option(float, 0.0, "reward above which an episode that ends is won"),
             "answer_timeout_s": Option(float, 20.0, "time limit of an answer of the server, s"),
             "result_characters": Option(int, 4000, "largest number of characters of a text"),
         },
+        anchor=Rule("text, state (all actions so far), or a field of observations", bool),
+        run_arguments=("anchor",),
     )

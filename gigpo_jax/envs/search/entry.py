@@ -1,5 +1,6 @@
 """The entry of search-augmented question answering."""
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.prompts import Instruct
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option
 from gigpo_jax.envs.search.actions import parse_response, write_response
@@ -46,13 +47,9 @@ ENVIRONMENT = Environment(
             "time limit for a search with all its retries; keep it below env.step_timeout_s",
         ),
         "topk": Option(int, 3, "number of passages shown after a search"),
-        "anchor": Option(
-            str,
-            "information",
-            "anchor state: information, information+past, or state (docs/search.md)",
-        ),
     },
-    run_arguments=("max_steps", "regret"),
+    anchor=one_of("information", "information+past", "state"),
+    run_arguments=("max_steps", "regret", "anchor"),
     generate_options={
         "people": Option(int, 480, "number of people in the synthetic world"),
         "seed": Option(int, 0, "seed of the world"),

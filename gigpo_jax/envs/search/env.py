@@ -34,7 +34,6 @@ from gigpo_jax.envs.search.retrieval.retriever import (
 from gigpo_jax.envs.search.text import exact_match, format_documents
 
 REWARD = 1.0
-ANCHORS = ("information", "information+past", "state")
 START = "Nothing was looked up yet."
 NO_ACTION = "That was neither a search nor an answer."
 OVER = "The episode is over."
@@ -232,12 +231,6 @@ def make(
     """
     check_whole("config.env.options.topk", topk, 1, MAX_TOPK)
     check_whole("config.env.options.max_steps", max_steps, 1, 1000)
-    if anchor not in ANCHORS:
-        raise InputError(
-            f"must be one of {', '.join(ANCHORS)}",
-            key="config.env.options.anchor",
-            value=repr(anchor),
-        )
     is_number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
     if not is_number or not 0 < float(limit_s) <= 3600:
         raise InputError(

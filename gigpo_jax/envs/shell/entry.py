@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
@@ -20,11 +21,10 @@ ENVIRONMENT = Environment(
         "kinds": Option(
             tuple, ("find", "count", "edit", "fix"), "kinds of tasks: find, count, edit, fix"
         ),
-        "anchor": Option(
-            str, "observation", "anchor state: observation, or state (folder and its cwd)"
-        ),
         "menu": Option(bool, False, "list of commands that fit the task; others run too"),
     },
-    run_arguments=("max_steps",),
+    # A state is the folder and its cwd.
+    anchor=one_of("observation", "state"),
+    run_arguments=("max_steps", "anchor"),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

@@ -34,7 +34,6 @@ LIMITS = CommandLimits()
 MAX_COMMAND = 4000  # characters
 MAX_OUTPUT = 2000  # characters that the agent sees: half of a prompt of the published length
 CUT = "[cut]"
-ANCHORS = ("observation", "state")
 _NOTHING: Folder = {}
 
 
@@ -247,8 +246,6 @@ def make(
             raise InputError(f"must be of {', '.join(KINDS)}", key="kinds", value=repr(kind))
     if not kinds:
         raise InputError(f"must be of {', '.join(KINDS)}", key="kinds", value=repr(kinds))
-    if anchor not in ANCHORS:
-        raise InputError(f"must be {' or '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
     check_sandbox()
     return ShellEnv(kinds=kinds, anchor=anchor, menu=menu, max_steps=max_steps)

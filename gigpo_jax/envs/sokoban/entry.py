@@ -2,7 +2,7 @@
 
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.games import (
-    ANCHOR_OPTION,
+    ANCHOR,
     OBSERVATION_OPTION,
     RANDOM_FRACTION_OPTION,
     show_observation,
@@ -20,11 +20,11 @@ ENVIRONMENT = Environment(
     invalid_penalty=0.1,
     options={
         "observation": OBSERVATION_OPTION,
-        "anchor": ANCHOR_OPTION,
         # size and boxes are the difficulty: other trainers use several.
         "size": Option(int, 6, "number of rows and columns of a room, border included: 5 to 10"),
         "boxes": Option(int, 1, "number of boxes, and of targets: 1 to 3"),
     },
+    anchor=ANCHOR,
     run_arguments=("max_steps", "regret"),
     expert_options={"random_fraction": RANDOM_FRACTION_OPTION},
 )

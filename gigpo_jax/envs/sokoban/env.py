@@ -74,7 +74,6 @@ class SokobanGame:
 def make(
     *,
     observation: str = "picture",
-    anchor: str = "state",
     size: int = 6,
     boxes: int = 1,
     max_steps: int = 15,
@@ -95,7 +94,6 @@ def make(
         start_game,
         GOAL,
         observation=observation,
-        anchor=anchor,
         max_steps=max_steps,
         regret=regret,
     )

@@ -1,5 +1,6 @@
 """The entries of environments of verifiers, made from the names of their modules."""
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.prompts import Compact, PromptInput
 from gigpo_jax.envs.entry_types import Environment, Option
@@ -21,12 +22,14 @@ def verifiers_entry(source: str) -> Environment:
         invalid_penalty=0.0,
         options={
             "kwargs": Option(dict, {}, "keyword arguments of load_environment"),
-            "anchor": Option(str, "text", "anchor state: text, or state (all messages so far)"),
             "won_from": Option(
                 float, None, "reward from which an episode is won; default: pass_threshold"
             ),
             "result_characters": Option(int, 4000, "largest number of characters of a reply"),
         },
+        # A state is all messages so far.
+        anchor=one_of("text", "state"),
+        run_arguments=("anchor",),
         action_tags=(),
     )
 

@@ -63,8 +63,6 @@ class VerifiersEnv:
         Raises:
           InputError: An option that cannot be used.
         """
-        if anchor not in ("text", "state"):
-            raise InputError("must be text or state", key="anchor", value=repr(anchor))
         check_whole("result_characters", result_characters, 1)
         self._source = source
         self._arguments = json.dumps(dict(kwargs or {}), sort_keys=True)

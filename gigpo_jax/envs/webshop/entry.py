@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option
 from gigpo_jax.envs.webshop.prompt import FULL, TAGGED, write_compact_prompt
@@ -42,11 +43,9 @@ ENVIRONMENT = Environment(
             "file",
         ),
         "variant": Option(str, None, "name of one of several catalogues in data, such as _1000"),
-        "anchor": Option(
-            str, "page", "anchor state: page, page+options, or state (docs/webshop.md)"
-        ),
     },
-    run_arguments=("max_steps", "regret"),
+    anchor=one_of("page", "page+options", "state"),
+    run_arguments=("max_steps", "regret", "anchor"),
     generate_options={
         "products": Option(int, 1000, "number of products in the catalogue"),
         "seed": Option(int, 0, "seed of the products"),

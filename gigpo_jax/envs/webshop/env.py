@@ -29,7 +29,6 @@ from gigpo_jax.envs.webshop.engine.session import OBSERVATIONS, Page, Session
 WON_REWARD = 10.0  # the published reward of a purchase with score 1
 SPLITS = ("train", "test")
 SEARCH = "search[<your query>]"
-ANCHORS = ("page", "page+options", "state")
 
 
 class GoalTasks(Sequence[Task]):
@@ -229,8 +228,6 @@ def make(
         raise InputError(
             f"must be one of {', '.join(OBSERVATIONS)}", key="observation", value=repr(observation)
         )
-    if anchor not in ANCHORS:
-        raise InputError(f"must be one of {', '.join(ANCHORS)}", key="anchor", value=repr(anchor))
     check_whole("max_steps", max_steps, 1)
     if data is None:
         folder = generate.ensure_catalogue()

@@ -9,11 +9,10 @@ METHOD = Algorithm(
     columns=("entropy",),
     settings={
         BASE: BASE_GRPO,
-        # k and zeta are from a third party's code: the paper's values are not known to us.
+        # From a third party's code: the paper's value is not known to us.
         "k": Setting(
             1.0, "factor of a step's uncertainty in the exponent of its weight", NOT_NEGATIVE
         ),
-        "zeta": Setting(0.05, "weight of the bonus for a certain next step", NOT_NEGATIVE),
     },
     signals=("gigpo_jax.learner.signals.policy_scores:PolicyScores",),
 )

@@ -20,7 +20,9 @@ from gigpo_jax.rl.advantages import Advantages, order_steps
 from gigpo_jax.rl.neighbours import following_values
 from gigpo_jax.rl.types import StepColumns
 
-K_NEXT = 1.0  # factor of the next step's uncertainty, as k of a third party's code
+# As in a third party's code.
+K_NEXT = 1.0  # factor of the next step's uncertainty
+ZETA = 0.05  # weight of the bonus for a certain next step
 
 
 def empg(
@@ -28,7 +30,6 @@ def empg(
     *,
     base: Callable[[StepColumns], Advantages],
     k: float,
-    zeta: float,
 ) -> Advantages:
     """Scales the total of `base`, whose episode and step parts stay."""
     advantages = base(columns)
@@ -42,7 +43,7 @@ def empg(
     # 1e-8 is in the formula. With equal entropies h is 0, and every weight 1.
     uncertainty = jnp.where(valid, (entropy - low) / (high - low + 1e-8), 0.0)
     weight = jnp.where(valid, jnp.exp(-k * uncertainty), 0.0)
-    bonus = following_values(steps, zeta * jnp.exp(-K_NEXT * uncertainty), 0.0)
+    bonus = following_values(steps, ZETA * jnp.exp(-K_NEXT * uncertainty), 0.0)
 
     # The weights have the mean 1 for every k: the scale of the advantages stays.
     scaled = advantages.total[steps.order] * weight / (jnp.sum(weight) / count) + bonus

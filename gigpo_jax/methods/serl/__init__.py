@@ -1,6 +1,6 @@
 """SERL (arXiv 2605.19447): hindsight of a copy of the policy weighs the tokens of an action."""
 
-from gigpo_jax.core.settings import FRACTION, Setting, at_least, one_of
+from gigpo_jax.core.settings import Setting, at_least, one_of
 from gigpo_jax.methods.serl.advantages import CONTEXTS, hindsight_advantages, serl
 from gigpo_jax.rl.algorithm_types import ACTION_SPANS, BASE, BASE_GRPO, Algorithm
 
@@ -10,10 +10,9 @@ METHOD = Algorithm(
         BASE: BASE_GRPO,
         # The values of the authors' scripts. Runs of other lengths need other iterations, and
         # environments without answers to an action another context.
-        "strength": Setting(0.5, "strength of hindsight in the first iteration", FRACTION),
         "iterations": Setting(
             50,
-            "number of iterations in which the strength falls to 0; afterwards there is no "
+            "number of iterations in which the effect falls to 0; afterwards there is no "
             "scoring pass",
             at_least(1),
         ),

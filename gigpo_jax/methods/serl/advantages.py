@@ -42,7 +42,9 @@ CONTEXTS = {
 # The teacher's log-probability of every token of a step that has no hindsight.
 NO_HINDSIGHT = float("inf")
 
-WEIGHT_CLIP = 0.2  # largest distance of a token's weight from 1, of the authors' scripts
+# Of the authors' scripts.
+STRENGTH = 0.5  # share of the weights in the first iteration
+WEIGHT_CLIP = 0.2  # largest distance of a token's weight from 1
 
 
 def serl(
@@ -59,8 +61,8 @@ def hindsight_advantages(
     action_mask: Array,
     iteration: ArrayLike,
     *,
-    strength: float,
     iterations: int,
+    strength: float = STRENGTH,
     weight_clip: float = WEIGHT_CLIP,
     **settings: Any,
 ) -> Array:
@@ -71,8 +73,8 @@ def hindsight_advantages(
       difference: [..., C] f32, d in nats; `NO_HINDSIGHT`: the token keeps A.
       action_mask: [..., C] bool, tokens of the action.
       iteration: [] i32, k, from 0.
-      strength: Share of the weights in the first iteration.
       iterations: Number of iterations in which the share falls to 0.
+      strength: Share of the weights in the first iteration.
       weight_clip: c, largest distance of a weight to 1.
       **settings: Settings of `base`, not read.
 

@@ -104,7 +104,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _add_grades(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that choose what is graded, and how."""
     parser.add_argument(
-        "--anchors", default="", metavar="A,B", help="values of config.env.options.anchor to grade"
+        "--anchors", default="", metavar="A,B", help="values of config.env.anchor to grade"
     )
     parser.add_argument(
         "--variants",

@@ -37,7 +37,7 @@ _FREE = (
     "env.workers",
     "env.start_timeout_s",
     "env.step_timeout_s",
-    "env.options.anchor",
+    "env.anchor",
     "env.regret",
 )
 

@@ -62,7 +62,7 @@ class MeasurementChoice:
     Attributes:
       steps: Number of measured steps.
       continuations: Number of continuations of each state before and after a measured step.
-      anchors: Values of `env.options.anchor` to grade; () for the config's own.
+      anchors: Values of `env.anchor` to grade; () for the config's own.
       variants: Algorithms with other settings to grade, as from `parse_variants`.
       group_sizes: Numbers of episodes of each task group to grade, ascending; the last is all.
       gradients: Whether to compare policy gradients.
@@ -145,7 +145,7 @@ def run(config: ConfigDict, workdir: Path, choice: MeasurementChoice) -> int:
         gradients = group_gradients(config, policy, opened.mesh, opened.trained, measurement.steps)
     scored = score_steps(finished_steps(first))
     # A text critic reads the run's own anchors: if they are not graded, it has no values.
-    own_steps = anchored.get(str(options.get("anchor", "")))
+    own_steps = anchored.get(config.env.anchor)
     own_scored = None if own_steps is None else score_steps(own_steps)
     columns = _estimate_columns(config, opened, signals, scored, own_scored)
     available_columns = given_columns(scored.steps) | {*columns}
@@ -314,7 +314,7 @@ def _make_environments(
     # unless rewards depend on it; then the run's own options have it.
     regret = {"regret": True} if "regret" in registry.spec(name).run_arguments else {}
     if not anchors:
-        return {str(options.get("anchor", "")): registry.make(name, **{**options, **regret})}
+        return {config.env.anchor: registry.make(name, **{**options, **regret})}
     return {
         anchor: registry.make(name, **{**options, **regret, "anchor": anchor}) for anchor in anchors
     }

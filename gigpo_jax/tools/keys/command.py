@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
 from gigpo_jax.core.settings import Setting
-from gigpo_jax.envs.registry import ENVIRONMENTS
+from gigpo_jax.envs.registry import ENVIRONMENTS, INCOMING
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.tools.keys.verl_agent import translate
 
@@ -63,7 +63,9 @@ def _describe_all() -> Iterator[tuple[str, str]]:
         "sft.demonstrator": "expert_options",
     }
     # The table names functions as texts, so listing options imports no world.
-    for environment, entry in ENVIRONMENTS.items():
+    incoming = {f"{name}:ID": make_entry("ID") for name, make_entry in INCOMING.items()}
+    for environment, entry in {**ENVIRONMENTS, **incoming}.items():
+        yield f"env.anchor [{environment}]", entry.anchor.requirement
         for section, field in sections.items():
             for option, declaration in getattr(entry, field).items():
                 text = f"{declaration.help} (of {environment}; default: {declaration.default})"

@@ -171,7 +171,7 @@ def test_vllm_samples_forks(tmp_path: pathlib.Path) -> None:
         tmp_path / "run",
         "--config.engine.name=vllm",
         "--config.rl.algorithm=graph_values",
-        "--config.env.options.anchor=state",
+        "--config.env.anchor=state",
         "--config.train.iterations=2",
         "--config.train.groups=4",
         "--config.train.forks=3",

@@ -286,7 +286,6 @@ def test_bad_input_is_one_line_with_the_path_and_the_fix(small, tmp_path):
         (lambda: Game(deep), (str(deep), "too deep")),
         (lambda: make(small, max_steps=True), ("max_steps=True",)),
         (lambda: make(small, max_steps=0), ("max_steps=0",)),
-        (lambda: make(small, anchor="inventory"), ("anchor='inventory'", "spaces")),
     ]
     for call, expected_words in cases:
         with pytest.raises(InputError) as error:

@@ -313,7 +313,7 @@ def test_our_own_world_comes_back_through_gymnasium() -> None:
         ),
         ("gymnasium:Taxi-v4", [f"renderer={WORLDS}WORDS"], "has no attribute 'WORDS'"),
         ("gymnasium:Taxi-v4", ["renderer=math:pi"], "a float, neither a function nor a Renderer"),
-        ("gymnasium:Taxi-v4", ["anchor=all"], "--option anchor='all': must be text or state"),
+        ("gymnasium:Taxi-v4", ["anchor=all"], "--option anchor='all': must be one of text, state"),
         ("gymnasium:CartPole-v1", ["anchor=state"], "the renderer tells no state"),
         ("gymnasium:Taxi-v4", ["time_limit=0"], "must be a whole number of at least 1"),
         ("gymnasium:Taxi-v4", ['kwargs={"rain":1}'], "gymnasium.make cannot use them"),

@@ -208,7 +208,7 @@ def test_random_replies_are_not_replayable(capsys: pytest.CaptureFixture[str]) -
         (NAME, {"kwargs": {"way": "raises_at_load"}}, "cannot be loaded (KeyError: 'a\\nb')"),
         (NAME, {"kwargs": {"way": "no_environment"}}, "cannot be loaded (AttributeError: 'list'"),
         (NAME, {"kwargs": {"size": 3}}, "cannot be loaded (TypeError: load_environment()"),
-        (NAME, {"anchor": "words"}, "must be text or state"),
+        (NAME, {"anchor": "words"}, "must be one of text, state"),
         (NAME, {"result_characters": 0}, "must be a whole number of at least 1"),
     ],
 )
