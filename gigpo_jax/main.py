@@ -15,7 +15,7 @@ import pathlib
 import sys
 
 from gigpo_jax.config import resolve
-from gigpo_jax.config.command_line import describe_origins, join_flags, load_config
+from gigpo_jax.config.command_line import join_flags, load_config
 from gigpo_jax.config.flags import find_mode, make_parser
 from gigpo_jax.core.commands import MODES
 from gigpo_jax.core.early_interrupts import STATUSES, end_at_second_interrupt, leave
@@ -75,7 +75,8 @@ def _run(argv: list[str]) -> int:
                 f"belongs to --mode={owner}", key=f"--{flag}", value=value, fix="leave it out"
             )
     if flags.print_config:
-        print(escape_controls("\n".join(describe_origins(words, loaded, config))))
+        origins = importlib.import_module("gigpo_jax.config.origins")
+        print(escape_controls("\n".join(origins.describe_origins(words, loaded, config))))
         return 0
     with show_stage("starting"):
         # By name: a mode imports what it needs, and --print_config needs none of it.

@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.flags import FLAGS
-from gigpo_jax.config.keys import DEFAULTS, KEYS, flatten
-from gigpo_jax.config.resolve import SECTIONS, declared_types, unknown_keys
+from gigpo_jax.config.keys import DEFAULTS, KEYS
+from gigpo_jax.config.resolve import declared_types, unknown_keys
 from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
 
@@ -62,7 +62,7 @@ def load_config(file: str, words: Sequence[str]) -> ConfigDict:
         "rl.algorithm".__eq__,
         "rl.settings.base".__eq__,
     )
-    overrides = dict(_split_override(word) for word in words)  # the last one wins
+    overrides = dict(split_override(word) for word in words)  # the last one wins
     # `sorted` is stable: all other keys keep the order of the command line.
     for key in sorted(overrides, key=lambda key: [not rank(key) for rank in ranks]):
         _set_key(config, key, overrides[key])
@@ -130,7 +130,8 @@ def _imports_beside(path: Path) -> Iterator[None]:
         sys.path = previous_path
 
 
-def _split_override(word: str) -> tuple[str, str]:
+def split_override(word: str) -> tuple[str, str]:
+    """Splits a word `--config.KEY=VALUE`; raises InputError for another one."""
     key, equals, text = word.removeprefix(PREFIX).partition("=")
     if not word.startswith(PREFIX) or not equals:
         flag = word.partition("=")[0]
@@ -166,7 +167,7 @@ def _set_key(config: ConfigDict, key: str, text: str) -> None:
         kind = options[key]
         # An empty text sets an option back to its default, also one that the config file has set.
         is_unset = text == ""
-    elif key in SECTIONS:
+    elif key in mix.SECTIONS:
         kind = dict
     elif not chooses_options:
         for error in unknown_keys(config, [key]):
@@ -221,32 +222,3 @@ def parse_value(key: str, text: str, kind: Any) -> Any:
     if kind is tuple and not isinstance(value, tuple | list):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
-
-
-def describe_origins(
-    words: Sequence[str], loaded: ConfigDict, resolved: ConfigDict
-) -> Iterator[str]:
-    """Yields a line of value and origin for each key.
-
-    Args:
-      words: Words of the command line, as for `load_config`.
-      loaded: Config of `load_config`.
-      resolved: Config of `resolve`.
-    """
-    overrides = tuple(_split_override(word)[0] for word in words)
-    user_values = flatten(loaded)
-    defaults = flatten(DEFAULTS)
-    deciding_keys = {"env.name": mix.MIX, "eval.trials": f"agent {resolved.agent}"}
-    for name, value in flatten(resolved).items():
-        is_users = value == user_values.get(name)
-        # With a dot at the end: env.mix.a must not match env.mix.ab.
-        if is_users and f"{name}.".startswith(tuple(f"{key}." for key in overrides)):
-            origin = "command line"
-        # A config file that sets a default says nothing else than the default.
-        elif is_users and value != defaults.get(name):
-            origin = "config file"
-        elif value == defaults.get(name) or name.startswith(f"{mix.MIX}."):
-            origin = "default"
-        else:
-            origin = deciding_keys.get(name, f"algorithm {resolved.rl.algorithm}")
-        yield f"{f'{name}={value}':<56} {origin}"

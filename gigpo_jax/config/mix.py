@@ -23,6 +23,8 @@ OPTIONS = {
     "sft.demonstrator": "expert_options",
 }
 MIX = "env.mix"
+SETTINGS = "rl.settings"  # the algorithm declares its keys
+SECTIONS = (*OPTIONS, SETTINGS, MIX)
 _NAME = re.compile(rf"{re.escape(MIX)}\.\w+\.name")
 
 

@@ -15,10 +15,8 @@ from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
-SETTINGS = "rl.settings"  # the section whose keys the algorithm declares
 CHUNK = 32  # `engine.prefill_chunk`; published configs have it too
 FEWEST_SLOTS = 16  # of `engine.slots`: below, a step takes CPUs as long
-SECTIONS = (*mix.OPTIONS, SETTINGS, mix.MIX)
 
 
 def default_config() -> ConfigDict:
@@ -34,7 +32,7 @@ def default_config() -> ConfigDict:
         # number.
         is_auto = name in CORE and CORE[name].auto
         section[last] = config_dict.placeholder(type(default)) if is_auto else default
-    for name in SECTIONS:
+    for name in mix.SECTIONS:
         section, last = find_section(config, name, make=True)
         section[last] = ConfigDict()
     return config.lock()
@@ -89,7 +87,7 @@ def declared_types(config: ConfigDict) -> dict[str, type]:
     else:
         types = mix.environment_types(config.env.name)
     for name, setting in settings.items():
-        types[f"{SETTINGS}.{name}"] = type(setting.default)
+        types[f"{mix.SETTINGS}.{name}"] = type(setting.default)
     return types
 
 
@@ -103,44 +101,14 @@ def unknown_keys(config: ConfigDict, names: Any) -> Iterator[InputError]:
     valid_names = sorted({*KEYS, *options})
     mappings = tuple(f"{name}." for name, kind in options.items() if kind is dict)
     for name in names:
-        if name in valid_names or name.startswith(mappings):
-            continue
-        from gigpo_jax.config.removed_keys import find_moved, find_removed
+        if name not in valid_names and not name.startswith(mappings):
+            from gigpo_jax.config.unknown_keys import explain_unknown
 
-        values = flatten(config)
-        moved = find_moved(name, values)
-        removed = find_removed(name, values)
-        if moved != name or removed:
-            fate = removed.fate if removed else f"it is {moved}"
-            fix = "leave it out" if removed else f"use config.{moved}"
-            yield InputError(f"no such key any more: {fate}", key=f"config.{name}", fix=fix)
-            continue
-        section = next((section for section in SECTIONS if name.startswith(f"{section}.")), "")
-        # Of the same section: an option is never a misspelt key of the run.
-        from gigpo_jax.config.nearest import nearest_keys
-
-        near = nearest_keys(name, [valid for valid in valid_names if valid.startswith(section)])
-        fix = f"nearest: {', '.join(near)}" if near else "gigpo keys lists them"
-        reason = f"no such key{_describe_owner(config, name)}"
-        yield InputError(reason, key=f"config.{name}", fix=fix)
-
-
-def _describe_owner(config: ConfigDict, name: str) -> str:
-    """Names for a message what declares the keys of a section; "" for the program itself.
-
-    `name` is a key of the section.
-    """
-    if name.startswith(SETTINGS):
-        return f" of the algorithm {config.rl.algorithm}"
-    if not name.startswith(tuple(mix.OPTIONS)):
-        return ""
-    if config.env.mix:
-        return f" of a run with {mix.MIX}"
-    return f" of the environment {config.env.name}"
+            yield explain_unknown(config, name, valid_names)
 
 
 def _fill_defaults(config: ConfigDict) -> None:
-    for name in (*mix.OPTIONS, SETTINGS):
+    for name in (*mix.OPTIONS, mix.SETTINGS):
         section, last = find_section(config, name)
         section[last] = mix.without_unset(section[last])
     rl = config.rl

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from gigpo_jax.config import mix
 from gigpo_jax.config.keys import find_section
 from gigpo_jax.config.removed_keys import with_defaults
-from gigpo_jax.config.resolve import SECTIONS, default_config
+from gigpo_jax.config.resolve import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 
@@ -20,7 +21,7 @@ def read_saved_config(path: Path) -> ConfigDict:
       InputError: The file is missing, broken, or no config.
     """
     config = default_config().unlock()
-    sections = tuple(f"{section}." for section in SECTIONS)
+    sections = tuple(f"{section}." for section in mix.SECTIONS)
     for name, value in with_defaults(read_object(path, FIX), ()).items():
         try:
             section, last = find_section(config, name, make=name.startswith(sections))
