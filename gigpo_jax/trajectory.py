@@ -40,7 +40,7 @@ class Turn:
 
     A summary of a conversation is a turn too: it is valid, its action is its text, and its reward
     is 0. Its observation is the one after it, with an anchor state of its own
-    (`conversations.summary_anchor`). So is a plan before the first step (`plans`).
+    (`episode_texts.summary_anchor`). So is a plan before the first step (`plans`).
 
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.

@@ -10,7 +10,8 @@ import pytest
 from gigpo_jax.config import resolve
 from gigpo_jax.config.keys import value_of
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.envs import registry
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.text.tokenizer import load_tokenizer

@@ -22,7 +22,8 @@ from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.engines.request import Request
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.critic_model import critic_shape, make_token_values

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from openai import AsyncOpenAI
 
-from gigpo_jax.env_bridge.base import SessionAddress
+from gigpo_jax.env_bridge.harnesses import SessionAddress
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.harness import harness_entry
@@ -18,7 +18,7 @@ MOVES = 15
 
 
 class Player:
-    """A `base.Harness`."""
+    """A `harnesses.Harness`."""
 
     def __init__(self) -> None:
         self._game = registry.make("sokoban", observation="text", max_steps=MOVES)

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.envs import registry
 
 # Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
@@ -72,7 +71,16 @@ def member_shares(config: ConfigDict) -> dict[str, float]:
 def writes_summaries(config: ConfigDict) -> bool:
     """Returns whether episodes may have summaries, or a plan before the first action."""
     environments = [member.env for member in member_configs(config).values()]
-    return any(env.context == "summary" or PLANS[env.plan].opening for env in environments)
+    return any(env.context == "summary" or _has_opening(env.plan) for env in environments)
+
+
+def _has_opening(plan: str) -> bool:
+    """Whether the policy writes a kind of plan before its first action."""
+    if plan == "none":
+        return False
+    from gigpo_jax.env_bridge.plans import PLANS
+
+    return PLANS[plan].opening is not None
 
 
 @contextlib.contextmanager

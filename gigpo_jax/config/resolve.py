@@ -11,7 +11,7 @@ from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.keys import DEFAULTS, KEYS, find_section, flatten, is_default, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.prompt_building import is_conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
@@ -166,7 +166,7 @@ def _prefill_defaults(config: ConfigDict) -> dict[str, Any]:
             style = registry.find_style(member.env.name, member.env.prompt)
             # A program may hold conversations, or not.
             has_program |= registry.spec(member.env.name).harness
-        is_chat |= isinstance(style, Conversation)
+        is_chat |= is_conversation(style)
     chunk = engine.prefill_chunk
     if chunk is None:
         # Buckets are for whole prompts, and chunks are read in calls of one size.

@@ -1,7 +1,9 @@
-"""The Protocols that the author of an environment, an expert or a harness implements."""
+"""The Protocol that the author of an environment implements, and checks of its options.
+
+`experts` and `harnesses` have the Protocols of experts and of agent programs.
+"""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from gigpo_jax.core.errors import InputError
@@ -40,74 +42,6 @@ class TextEnv(Protocol):
 
     def close(self) -> None:
         """Frees its resources."""
-
-
-@dataclass(frozen=True)
-class SessionAddress:
-    """The policy's address for one episode, for clients of OpenAI's and Anthropic's interfaces.
-
-    Attributes:
-      base_url: URL such as http://127.0.0.1:8000/sessions/ID/v1; every request to it belongs to the
-        episode.
-      api_key: Bearer token.
-      model: Name of the policy.
-    """
-
-    base_url: str
-    api_key: str
-    model: str
-
-    def environ(self) -> dict[str, str]:
-        """Returns the variables that clients read their address and key from."""
-        return {
-            "OPENAI_BASE_URL": self.base_url,
-            "OPENAI_API_KEY": self.api_key,
-            # Anthropic's clients add /v1 themselves.
-            "ANTHROPIC_BASE_URL": self.base_url.removesuffix("/v1"),
-            "ANTHROPIC_API_KEY": self.api_key,
-        }
-
-
-class Harness(Protocol):
-    """An agent program that plays whole episodes against the policy's endpoint (docs/serve.md).
-
-    One object plays one episode at a time.
-    """
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split, always in the same order."""
-
-    def play(self, task: Task, session: SessionAddress) -> object:
-        """Plays one episode and posts its reward to BASE_URL/reward.
-
-        It may be `async def`; otherwise it runs in a thread. The return value is ignored. An
-        exception costs the episode.
-        """
-
-    def close(self) -> None:
-        """Frees its resources."""
-
-
-class Expert(Protocol):
-    """Demonstrator of one episode from an agent's observations.
-
-    There is a new object for each episode. It may have `thought: str`, the reason for its last
-    action in words; examples in prompts of agents show it. It may have `begin(task)`, called before
-    its first observation, if it knows more of the task than the agent sees. It may have
-    `summarise() -> str`, called before each `act`: the summary of what it has seen so far, which
-    demonstrations with `env.context=summary` show where a conversation is full. For demonstrations
-    with `env.plan` it has a text of the plan's name, its plan at its last action (docs/plans.md).
-    """
-
-    def act(self, observation: Observation) -> str:
-        """Returns the next action; it is called with every observation of the episode in order."""
-
-
-def begin_episode(expert: Expert, task: Task) -> None:
-    """Gives an expert with `begin` the task of its episode."""
-    begin = getattr(expert, "begin", None)
-    if begin is not None:
-        begin(task)
 
 
 def check_split(split: str, splits: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gigpo_jax.env_bridge.base import Expert, begin_episode
+from gigpo_jax.env_bridge.experts import Expert, begin_episode
 from gigpo_jax.env_bridge.processes.pool import EnvPool, PooledEnv
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.text_reader import TextReader
 from gigpo_jax.env_bridge.types import IMAGE
 
 # A mark without an image is shown as plain text.
@@ -45,40 +46,31 @@ def number_images(
     return text, (*earlier_images, *images)
 
 
-def collect_images(text: str, images: Sequence[np.ndarray]) -> tuple[str, tuple[np.ndarray, ...]]:
-    """Removes the numbers after the marks, and returns the text and the images of its marks."""
-    numbers = _NUMBERED_MARK.findall(text)
-    return _NUMBERED_MARK.sub(IMAGE, text), tuple(images[int(number)] for number in numbers)
-
-
-class InputReader:
-    """Reader of an environment's texts for a template; every tokenizer accepts the result.
+class ImageReader(TextReader):
+    """Reader of the texts of a prompt with images.
 
     Attributes:
       images: Images of all texts so far; the marks in the texts have their numbers.
-      has_images: Whether the prompt has any image.
     """
 
-    def __init__(self, images: Sequence[np.ndarray], *, has_images: bool) -> None:
-        """Starts with images of the template; `has_images` is whether the whole prompt has any."""
+    has_images = True
+
+    def __init__(self, images: Sequence[np.ndarray]) -> None:
+        """Starts with images of the template."""
         self.images = tuple(images)
-        self.has_images = has_images
 
     def read_text(self, text: str, images: Sequence[np.ndarray] = ()) -> str:
-        """Prepares a text for the template.
-
-        It replaces lone surrogates, numbers the marks of `images`, and disarms other marks.
-        """
-        if not text.isascii():
-            # Tokenizers refuse lone surrogates, which an environment may emit. They become question
-            # marks.
-            text = text.encode("utf-8", "replace").decode("utf-8")
-            # Marks stay plain text in a prompt without images; a number would name an image.
-            if not self.has_images:
-                text = _NUMBERED_MARK.sub(IMAGE, text)
+        """Prepares a text: numbers the marks of `images`, and disarms other marks."""
+        text = super().read_text(text)
         if images:
             text, self.images = number_images(text, images, self.images)
-        elif self.has_images:
+        else:
             # A mark in text that has no image would take the image of a later mark.
             text = text.replace(IMAGE, _PLAIN_MARK)
         return text
+
+    def collect_images(self, text: str) -> tuple[str, tuple[np.ndarray, ...]]:
+        """Removes the numbers after the marks, and returns the text and the images of its marks."""
+        numbers = _NUMBERED_MARK.findall(text)
+        images = tuple(self.images[int(number)] for number in numbers)
+        return _NUMBERED_MARK.sub(IMAGE, text), images

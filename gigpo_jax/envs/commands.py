@@ -18,6 +18,7 @@ from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.env_bridge.panels import find_panel
 from gigpo_jax.envs import panels, registry
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
+from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.envs.panel_score import score_results
 from gigpo_jax.envs.search.data import generate as search
 from gigpo_jax.envs.search.retrieval import bm25_index, dense_index, service
@@ -25,7 +26,7 @@ from gigpo_jax.envs.webshop import browse
 from gigpo_jax.envs.webshop.catalogue import prepare, store
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources
 from gigpo_jax.envs.webshop.data import generate as webshop
-from gigpo_jax.envs.world import open_world
+from gigpo_jax.envs.world import open_world, playable_spec
 
 
 def _progress_bar(unit: str, total: int | None = None) -> Any:
@@ -49,7 +50,7 @@ def describe_environments(args: argparse.Namespace) -> str:
         facts.append(f"panels: {', '.join(panel_names) or 'none'}")
         if entry.options:
             facts.append(f"options: {', '.join(entry.options)}")
-        introduction = registry.find_introduction(name).intro.partition(". ")[0].rstrip(".")
+        introduction = find_introduction(name).intro.partition(". ")[0].rstrip(".")
         lines.append(f"{name:<12}{introduction or entry.build}\n{'':<12}{'; '.join(facts)}")
     return "\n".join(
         [
@@ -213,7 +214,7 @@ def check_promises(args: argparse.Namespace) -> str:
         raise InputError("must be at least 1", key="--tasks", value=args.tasks)
     if args.limit <= 0:
         raise InputError("must be above 0", key="--limit", value=f"{args.limit:g}")
-    entry = registry.playable_spec(args.name)
+    entry = playable_spec(args.name)
     findings = check_environment(
         entry.build,
         # Before anything is built: a wrong type is one line.
@@ -229,7 +230,7 @@ def check_promises(args: argparse.Namespace) -> str:
 
 def write_picture(args: argparse.Namespace) -> str:
     """Writes the picture of an observation as a PNG file."""
-    registry.playable_spec(args.name)
+    playable_spec(args.name)
     env = registry.make(args.name, **dict(args.option))
     with contextlib.closing(env):
         tasks = env.tasks(args.split)

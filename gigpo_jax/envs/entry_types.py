@@ -108,7 +108,7 @@ class Environment:
       build: "module:function", called with the options of the config, returns a `TextEnv`.
       styles: Prompt templates by name: "full" for language models, "compact" for tiny ones.
       parse: Function from the text of a response to a `Response`; it must not raise.
-      expert: "module:function", called with a seed and options, returns a `base.Expert`.
+      expert: "module:function", called with a seed and options, returns a `experts.Expert`.
         None: there is no expert.
       max_steps: Published length of an episode.
       history: Published number of past steps in a prompt.
@@ -128,7 +128,7 @@ class Environment:
       about: Introduction in agents' prompts. None: as in the first style that is an `Instruct`.
       examples: Source of agents' examples. None: tasks of env.split outside the panel.
       beliefs: Beliefs of `env.plan=belief`. None: that plan is refused.
-      harness: Whether `build` returns a `base.Harness`, which plays whole episodes by itself
+      harness: Whether `build` returns a `harnesses.Harness`, which plays whole episodes by itself
         (docs/serve.md).
     """
 

@@ -11,7 +11,7 @@ def harness_entry(build: str, *, max_steps: int, **options: Option) -> Environme
     """Makes the entry of an agent program, which plays against the endpoint.
 
     Args:
-      build: "module:NAME", called with the options of the config, returns a `base.Harness`.
+      build: "module:NAME", called with the options of the config, returns a `harnesses.Harness`.
       max_steps: Largest number of calls in an episode.
       options: Options of `build`.
     """

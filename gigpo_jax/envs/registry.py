@@ -3,15 +3,17 @@
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.references import ReferenceTable, find_entry, load_reference
-from gigpo_jax.env_bridge.base import Expert, TextEnv
-from gigpo_jax.env_bridge.conversations import CHAT
+from gigpo_jax.core.references import ReferenceTable, find_entry
+from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.processes.build import build_object
-from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
+from gigpo_jax.env_bridge.prompts import PromptTemplate
 from gigpo_jax.envs.entry_types import RUN_ARGUMENTS, Environment, check_options
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.experts import Expert
 
 ENVIRONMENTS: ReferenceTable[Environment] = ReferenceTable(
     {
@@ -56,22 +58,6 @@ def spec(name: str) -> Environment:
     return find_entry(name, ENVIRONMENTS, Environment, key="config.env.name")
 
 
-def playable_spec(name: str) -> Environment:
-    """Finds the entry of an environment with steps.
-
-    Raises InputError for a harness, which has no steps to play.
-    """
-    entry = spec(name)
-    if entry.harness:
-        raise InputError(
-            "a harness plays whole episodes by itself",
-            key="config.env.name",
-            value=repr(name),
-            fix="name an environment",
-        )
-    return entry
-
-
 def make(name: str, **options: Any) -> TextEnv:
     """Builds an environment.
 
@@ -105,7 +91,7 @@ def check_anchor(entry: Environment, anchor: str) -> None:
         raise InputError(reason, key="config.env.anchor", value=repr(anchor))
 
 
-def make_expert(name: str, seed: int, **options: Any) -> Expert:
+def make_expert(name: str, seed: int, **options: Any) -> "Expert":
     """Builds a demonstrator for one episode.
 
     Args:
@@ -123,7 +109,7 @@ def make_expert(name: str, seed: int, **options: Any) -> Expert:
             "this environment has no expert to imitate", key="config.env.name", value=f'"{name}"'
         )
     check_options(entry.expert_options, options, key=key)
-    return cast(Expert, build_object(entry.expert, {"seed": seed, **options}, key=key))
+    return cast("Expert", build_object(entry.expert, {"seed": seed, **options}, key=key))
 
 
 def generate_data(name: str, cache: Path, **options: Any) -> str:
@@ -165,49 +151,12 @@ def find_style(name: str, style: str) -> PromptTemplate:
     Raises:
       InputError: there is no such template.
     """
-    if not isinstance(style, str):
-        raise InputError("must be of type str", key="config.env.prompt", value=repr(style))
-    # Names of styles have no colon, so the two cannot be confused.
-    if ":" in style:
-        template = load_reference(style, key="config.env.prompt")
-        if not callable(template):
-            raise InputError(
-                f"a {type(template).__name__}, not a function",
-                key="config.env.prompt",
-                value=repr(style),
-                fix="name one from PromptInput to text",
-            )
-        return cast(PromptTemplate, template)
     styles = spec(name).styles
-    if style in styles:
+    if isinstance(style, str) and style in styles:
         return styles[style]
-    # "chat" is the conversation of "full", "chat_tagged" the conversation of "tagged".
-    prefix, _, base = style.partition("_")
-    base = base or "full"
-    if prefix != CHAT or base not in styles:
-        # Some environments have words of their own for conversations: their styles have the name.
-        choices = ", ".join(sorted({*styles, CHAT}))
-        raise InputError(
-            f"no such style of {name}",
-            key="config.env.prompt",
-            value=repr(style),
-            fix=f"choose one of {choices}, {CHAT}_STYLE, or name module:NAME",
-        )
-    from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+    from gigpo_jax.envs.styles import find_other_style
 
-    return make_conversation(styles[base])
-
-
-def find_introduction(name: str) -> Instruct:
-    """Finds an environment's introduction for agents with own prompts."""
-    entry = spec(name)
-    if entry.about:
-        return entry.about
-    # The same words introduce the game to agents as to a policy.
-    for template in entry.styles.values():
-        if isinstance(template, Instruct):
-            return template
-    return Instruct("")
+    return find_other_style(name, style, styles)
 
 
 def panel_folder(name: str) -> Path:

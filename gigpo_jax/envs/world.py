@@ -12,10 +12,11 @@ from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.paths import cache_folder
+from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import Exchange, History, Prompt, PromptTemplate
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import EnvError, Observation, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.entry_types import Environment
 
 _NO_LIMIT = 1 << 40  # tokens of a prompt
 
@@ -102,6 +103,22 @@ class World:
         return Player(self)
 
 
+def playable_spec(name: str) -> Environment:
+    """Finds the entry of an environment with steps.
+
+    Raises InputError for a harness, which has no steps to play.
+    """
+    entry = registry.spec(name)
+    if entry.harness:
+        raise InputError(
+            "a harness plays whole episodes by itself",
+            key="config.env.name",
+            value=repr(name),
+            fix="name an environment",
+        )
+    return entry
+
+
 def open_world(
     name: str,
     *,
@@ -132,7 +149,7 @@ def open_world(
         for key, value in (("name", name), ("panel", panel or "")):
             if not isinstance(value, str):
                 raise InputError("must be of type str", key=key, value=repr(value))
-        entry = registry.playable_spec(name)
+        entry = playable_spec(name)
         template = registry.find_style(name, prompt)
         if history is None:
             history = entry.history
@@ -253,7 +270,7 @@ class Player:
 
     def _build_prompt(self, observation: Observation) -> Prompt:
         # The trainer tokenises and cuts prompts itself: no limit, and no tokens here.
-        prompt = build_step_prompt(
+        prompt = build_prompt(
             self.world.template,
             observation,
             self._history,

@@ -5,7 +5,7 @@ import math
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
-from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.prompt_building import is_conversation
 from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.packing import most_microbatches, stored_microbatches
 from gigpo_jax.learner.samples import longest_sample
@@ -22,7 +22,7 @@ def segment_steps(config: ConfigDict) -> int:
     """
     # Steps of agent programs may share segments too, but nothing tells how many do.
     for member in member_configs(config).values():
-        if not isinstance(find_style(member.env.name, member.env.prompt), Conversation):
+        if not is_conversation(find_style(member.env.name, member.env.prompt)):
             return 1
     return min(int(config.env.max_steps), int(config.train.minibatch))
 

@@ -37,7 +37,7 @@ from gigpo_jax.rollout.results import (
 )
 from gigpo_jax.rollout.results_table import results_table
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.task_sources import make_sources
+from gigpo_jax.rollout.tasks import make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.coroutines import run_async

@@ -31,6 +31,7 @@ from gigpo_jax.run.hosts import Hosts, Stop
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.progress import Bar, show_progress
+from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from gigpo_jax.run.workdir import host_folder
 
 HOLD_OUT = 64  # largest number of demonstrations that are never trained on
@@ -101,7 +102,7 @@ class Imitation:
         self._logprobs = update.make_logprobs(forward, chunk=chunk)
 
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
-        restored = self._checkpoints.restore(self.state, state_shardings)
+        restored = restore_state(self._checkpoints, self.state, state_shardings)
         self.done = 0
         covered: dict[str, int] = {}
         if restored is not None:
@@ -238,7 +239,7 @@ class Imitation:
 
     def _save(self) -> None:
         record = {"update": self.done, "metrics_step": self.writer.step}
-        self._checkpoints.save(self.done, self.state, record)
+        save_state(self._checkpoints, self.done, self.state, record)
 
     def _held_out_loss(self) -> float:
         """Cross-entropy of the held-out responses, nats a token."""

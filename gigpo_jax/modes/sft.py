@@ -25,6 +25,7 @@ from gigpo_jax.modes.imitation import Imitation
 from gigpo_jax.modes.model_folder import fresh_policy, save_policy
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate_episode, episode_seed
+from gigpo_jax.rollout.draws import draw_tasks
 from gigpo_jax.rollout.environment import (
     all_tasks,
     episode_settings,
@@ -33,7 +34,6 @@ from gigpo_jax.rollout.environment import (
 )
 from gigpo_jax.rollout.pictures import check_length, check_modality
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
-from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run import report
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.run.loggers.loggers import find_loggers
@@ -159,7 +159,7 @@ def _prompt_measure(policy: Policy | None, *, reads_images: bool) -> Callable[..
 def _count_words(text: str, system: str, response: Sequence[int] | None) -> int:
     """Counts the words of a conversation's message, which are the tokens of a new model.
 
-    The arguments are the same as for the `encode` of `step_prompts.build_step_prompt`.
+    The arguments are the same as for the `encode` of `prompt_building.build_prompt`.
     """
     # <bos> and <sep> around each message; the end of a turn is the last token of its response.
     messages = [text, system] if system else [text]
@@ -188,7 +188,7 @@ def play_demonstrations(
 
     Args:
       config: Config as from `config.resolve`.
-      encode: Function that measures prompts; see `prompts.build_prompt`.
+      encode: Function that measures prompts; see `prompt_building.build_prompt`.
       encode_response: Function that measures responses, for the prompts of conversations.
 
     Raises:

@@ -31,7 +31,7 @@ from gigpo_jax.rollout.results import panel_metrics, panel_record
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
 from gigpo_jax.rollout.statistics import metrics_by_environment
-from gigpo_jax.rollout.task_sources import choose_tasks, make_sources
+from gigpo_jax.rollout.tasks import choose_tasks, make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer

@@ -7,11 +7,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.agents import Examples, find_agent
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
-from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.image_marks import number_images
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
 
@@ -24,9 +24,10 @@ def apply_agent(
     if agent.template:
         # Examples do not change between prompts: their images get their numbers once.
         examples, images = _number_examples(examples)
-        template = agent.template(registry.find_introduction(name), examples)
+        template = agent.template(find_introduction(name), examples)
         if isinstance(settings.template, Conversation):
-            template = make_conversation(template)
+            conversation = make_conversation(template)
+            template = replace(conversation, summaries=settings.template.summaries)
         settings = replace(settings, template=template, template_images=images)
     stop_strings = agent.stop or settings.sampling.stop_strings
     return replace(

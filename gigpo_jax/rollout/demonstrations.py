@@ -9,7 +9,9 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import response_text
-from gigpo_jax.env_bridge.base import Expert, TextEnv, begin_episode
+from gigpo_jax.env_bridge.base import TextEnv
+from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.experts import Expert, begin_episode
 from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.prompts import Event, Exchange, History
 from gigpo_jax.env_bridge.types import Observation, Task
@@ -113,8 +115,8 @@ def demonstrate_episode(
         )
     history = History(settings.history)
     write_response = write or response_text
-    if not episode.summaries:
-        settings = replace(settings, summary_tokens=0)
+    if isinstance(settings.template, Conversation) and not episode.summaries:
+        settings = replace(settings, template=replace(settings.template, summaries=None))
     turns = []
     for number, (observation, event) in enumerate(episode.steps):
         # The prompts of rollouts: supervised training on other ones would not prepare for these.

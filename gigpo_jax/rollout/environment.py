@@ -11,9 +11,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.base import TextEnv
 from gigpo_jax.env_bridge.paths import cache_folder
-from gigpo_jax.env_bridge.plans import PLANS
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.types import Observation, Task
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.part_table import find_parts
@@ -128,19 +127,6 @@ def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:
     return tasks
 
 
-def first_observations(config: ConfigDict) -> list[Observation]:
-    """Returns the first observation of the first task of `env.split` in each environment."""
-    observations = []
-    for environment in list_environments(config):
-        env = environment.make()
-        try:
-            task = split_tasks(environment.config, env)[0]
-            observations.append(env.reset(task))
-        finally:
-            env.close()
-    return observations
-
-
 def make_pool(environment: RunEnvironment, episodes: int) -> EnvPool:
     """Starts worker processes of an environment.
 
@@ -190,10 +176,9 @@ def episode_settings(
     env = config.env
     sampling = config.sampling
     spec = registry.spec(env.name)
-    plan = PLANS[env.plan]
     settings = EpisodeSettings(
-        template=plan.ask(registry.find_style(env.name, env.prompt), spec),
-        parse=plan.make_parser(spec.parse),
+        template=registry.find_style(env.name, env.prompt),
+        parse=spec.parse,
         max_steps=env.max_steps,
         prompt_tokens=sampling.max_prompt_tokens,
         history=env.history,
@@ -211,10 +196,24 @@ def episode_settings(
         ),
         seed=config.seed,
         trials=config.eval.trials,
-        summary_tokens=summary_limit(sampling) if env.context == "summary" else 0,
         plan=env.plan,
         parts=find_parts(config, is_training=is_training),
     )
+    if env.plan != "none":
+        from gigpo_jax.env_bridge.plans import PLANS
+
+        plan = PLANS[env.plan]
+        settings = replace(
+            settings,
+            template=plan.ask(settings.template, spec),
+            parse=plan.make_parser(settings.parse),
+        )
+    if env.context == "summary":
+        from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits
+
+        assert isinstance(settings.template, Conversation)  # `mem_agent.keys`
+        limits = SummaryLimits(sampling.max_response_tokens, summary_limit(sampling))
+        settings = replace(settings, template=replace(settings.template, summaries=limits))
     if config.agent == "plain":
         return settings
     # No training run has an agent.
@@ -226,22 +225,3 @@ def episode_settings(
 def summary_limit(sampling: ConfigDict) -> int:
     """Largest number of tokens of a summary."""
     return int(sampling.max_summary_tokens or sampling.max_response_tokens)
-
-
-def step_limit(env: ConfigDict, iteration: int) -> int:
-    """Largest number of actions in an iteration's episodes.
-
-    A function of the iteration alone, so a resumed run needs no state. With n iterations of growth
-    from `first` it is first + floor((max_steps - first) k / n) in iteration k, counted from 0. With
-    first = 1 and n = h (max_steps - 1) that is 1 + floor(k / h), the cut of TCOD (arXiv
-    2604.24005), forward to backward.
-
-    Args:
-      env: Section `env` of a config with one environment.
-      iteration: Index of the iteration, from 0.
-    """
-    if iteration >= env.max_steps_iterations:
-        return env.max_steps
-    growth = env.max_steps - env.first_max_steps
-    # Whole numbers: every host and every machine cuts at the same step.
-    return env.first_max_steps + growth * iteration // env.max_steps_iterations

@@ -1,31 +1,34 @@
 """One episode: the policy acts in an environment, prompt by prompt."""
 
 import itertools
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, Engine, EngineLost, SamplingParams
 from gigpo_jax.env_bridge.actions import is_admissible
-from gigpo_jax.env_bridge.conversations import NoSummaryRoom, summary_anchor
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
-from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
-from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, anchor_hash
+from gigpo_jax.env_bridge.prompt_building import NoSummaryRoom
+from gigpo_jax.env_bridge.prompts import History, Prompt
+from gigpo_jax.env_bridge.types import (
+    EnvError,
+    Observation,
+    StepError,
+    StepResult,
+    anchor_hash,
+)
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
+from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob, measure_wait
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
-from gigpo_jax.trajectory import Trajectory, Turn
+from gigpo_jax.trajectory import BEGINNING, Trajectory, Turn
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.images import PromptImages
     from gigpo_jax.models.vision.vision_config import VisionConfig
-
-_T = TypeVar("_T")
 
 
 class EngineFailure(Exception):
@@ -82,14 +85,19 @@ class EpisodeRunner:
         trajectory = Trajectory(job.task, job.group, job.member, past=job.past)
         has_started = False
         try:
-            observation = await _measure(environment.reset(job.task), trajectory, "environment_s")
+            observation = await measure_wait(
+                environment.reset(job.task), trajectory, "environment_s"
+            )
             has_started = True
             trajectory.words = observation.task
             history = History(self.settings.history, job.task.type)
             parts = self.settings.make_parts()
             max_steps = self.settings.max_steps
             episode = Episode(job, trajectory, history, self, observation, max_steps, parts)
-            await self._replay_past(episode, environment)
+            if job.past is not BEGINNING:
+                from gigpo_jax.rollout.replayed_past import replay_past
+
+                await replay_past(episode, environment)
             await self._play_steps(episode, environment)
             for part in parts:
                 await part.at_end(episode)
@@ -102,38 +110,6 @@ class EpisodeRunner:
             # Also when the episode is cancelled. The next one in this environment finds its room.
             self.engine.end_session(job.key(job.member, 0))
         return trajectory
-
-    async def _replay_past(self, episode: Episode, environment: PooledEnv) -> None:
-        """Replays the actions of the job's past, which are no turns: the policy sampled none."""
-        past = episode.job.past
-        responses = iter(past.responses)
-        for action in past.actions:
-            self._replay_responses(episode, responses)
-            observation = episode.observation
-            for part in episode.parts:
-                part.observe(observation)
-            episode.history.add(observation.text, action, images=observation.images)
-            result = await _measure(environment.step(action), episode.trajectory, "environment_s")
-            episode.observation = result.observation
-        # A summary after the last action.
-        self._replay_responses(episode, responses)
-        episode.history.plan = past.plan
-        if past.state not in (None, (episode.observation.text, episode.observation.anchor)):
-            raise InputError(
-                f"task {episode.job.task.id!r} answered the same {len(past.actions)} actions "
-                "differently",
-                key=f"config.train.{past.source}",
-                fix="use 0, or an environment that replays exactly (gigpo envs check)",
-            )
-
-    def _replay_responses(self, episode: Episode, responses: Iterator[Sequence[int]]) -> None:
-        """Adds a response of the past and summaries before."""
-        for response in responses:
-            prompt = episode.build_prompt()
-            if not prompt.asks_summary:
-                episode.history.add_response(prompt, response)
-                return
-            episode.history.add_summary(prompt, self._read_text(response))
 
     async def _play_steps(self, episode: Episode, environment: PooledEnv) -> None:
         """Lets the policy act until the episode ends."""
@@ -163,28 +139,17 @@ class EpisodeRunner:
             if result.done:
                 break
 
-    def build_prompt(
-        self, observation: Observation, history: History, template: PromptTemplate | None = None
-    ) -> Prompt:
-        """Builds the prompt of the next action, of the text that is due before it, or of another.
-
-        `template` is the template of another text; None: the settings have it.
-        """
+    def build_prompt(self, observation: Observation, history: History) -> Prompt:
+        """Builds the prompt of the next action, or of the text that is due before it."""
         encode = prompt_encoder(self.tokenizer, self.vision)
-        if template is None:
-            return self.settings.prompt(observation, history, encode)
-        return self.settings.text_prompt(template, observation, history, encode)
+        return self.settings.prompt(observation, history, encode)
 
-    def _read_text(self, tokens: Sequence[int]) -> str:
-        # No special token is in it, and a prompt shows it as it shows all texts: as data.
-        return self.tokenizer.decode(tokens).strip()
-
-    async def _sample(
+    async def sample(
         self, prompt: Prompt, sampling: SamplingParams, trajectory: Trajectory
     ) -> "tuple[Completion, PromptImages | None]":
         """Samples a response; returns it and the prompt's images."""
         images = prompt_images(self.vision, prompt.tokens, prompt.images)
-        completion = await _measure(
+        completion = await measure_wait(
             _generate(self.engine, prompt.tokens, sampling, images), trajectory, "engine_s"
         )
         return completion, images
@@ -200,58 +165,11 @@ class EpisodeRunner:
             sampling = replace(
                 self.settings.sampling, key=episode.key(number), session=episode.key(0)
             )
-            completion, images = await self._sample(prompt, sampling, episode.trajectory)
+            completion, images = await self.sample(prompt, sampling, episode.trajectory)
             if not any(part.samples_again(episode, completion, attempt) for part in episode.parts):
                 break
             episode.trajectory.discarded.append(len(completion.tokens))
         return completion, images
-
-    async def write_text(
-        self, episode: Episode, prompt: Prompt, key: tuple[int, int], limit: int
-    ) -> Turn:
-        """Lets the policy write a text beside actions, as a turn whose action is the text.
-
-        The environment waits. A part of the episode decides what becomes of the turn.
-
-        Args:
-          episode: Episode that the text is for.
-          prompt: Prompt for it.
-          key: Random key of the request.
-          limit: Largest number of tokens; a response has at most as many as an action's.
-        """
-        sampling = replace(
-            self.settings.sampling,
-            max_tokens=min(self.settings.sampling.max_tokens, limit),
-            # They end actions.
-            stop_strings=(),
-            key=key,
-            session=episode.key(0),
-        )
-        completion, images = await self._sample(prompt, sampling, episode.trajectory)
-        observation = episode.observation
-        tokens = completion.tokens.tolist()
-        return Turn(
-            prompt_tokens=np.asarray(prompt.tokens, np.int32),
-            response_tokens=np.asarray(completion.tokens, np.int32),
-            logprobs=np.asarray(completion.logprobs, np.float32),
-            prompt=prompt.text,
-            response=self.tokenizer.decode(tokens),
-            action=self._read_text(tokens),
-            valid=True,
-            admissible=None,
-            observation=observation.text,
-            # A text before the first action is the summary of no step.
-            anchor=summary_anchor(observation.anchor),
-            reward=0.0,
-            penalty=0.0,
-            finish_reason=completion.finish_reason,
-            version=completion.version,
-            task=observation.task,
-            images=images,
-            versions=completion.versions,
-            routes=completion.routes,
-            is_summary=True,
-        )
 
     async def _play_turn(self, episode: Episode, environment: PooledEnv) -> tuple[Turn, StepResult]:
         settings = self.settings
@@ -273,7 +191,7 @@ class EpisodeRunner:
         if observation.admissible is not None:
             # A hash in place of a long list: it is only compared for equality.
             choices = anchor_hash("\n".join(observation.admissible))
-        result = await _measure(
+        result = await measure_wait(
             environment.step(parsed.action), episode.trajectory, "environment_s"
         )
         turn = Turn(
@@ -327,14 +245,3 @@ async def _generate(
     if completion.finish_reason == "abort":
         raise EngineFailure("engine: it aborted the request")
     return completion
-
-
-async def _measure(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: str) -> _T:
-    """Adds the seconds waited to a field of the trajectory."""
-    start = time.perf_counter()
-    try:
-        return await awaitable
-    finally:
-        # Also where it failed: the time was spent.
-        seconds = getattr(trajectory, field_name) + time.perf_counter() - start
-        setattr(trajectory, field_name, seconds)

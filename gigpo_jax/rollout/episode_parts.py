@@ -4,16 +4,19 @@ Each is an `EpisodePart` in the folder of its method; an episode has those that 
 (`part_table`).
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
 from gigpo_jax.engines.base import Completion
-from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
+from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.trajectory import BEGINNING, Past, Trajectory, Turn
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,6 @@ class EpisodeJob:
     shared: dict[Any, Any] | None = None
 
 
-class Writer(Protocol):
-    """Samples what a policy writes beside actions; see `episode.EpisodeRunner`."""
-
-    def build_prompt(
-        self, observation: Observation, history: History, template: PromptTemplate | None = None
-    ) -> Prompt: ...
-
-    async def write_text(
-        self, episode: "Episode", prompt: Prompt, key: tuple[int, int], limit: int
-    ) -> Turn: ...
-
-
 @dataclass(eq=False)
 class Episode:
     """An episode while it is played.
@@ -62,7 +53,7 @@ class Episode:
       job: What is played.
       trajectory: Turns so far.
       history: Texts that prompts show.
-      writer: Sampler of texts beside actions; None where a saved episode is replayed.
+      writer: Runner that samples responses; None where a saved episode is replayed.
       observation: Observation that is answered next.
       max_steps: Largest number of actions.
       parts: What the episode does beside acting, in order.
@@ -73,7 +64,7 @@ class Episode:
     job: EpisodeJob
     trajectory: Trajectory
     history: History
-    writer: Writer | None
+    writer: Any  # an `EpisodeRunner`, whose module imports this one
     observation: Observation
     max_steps: int
     parts: "tuple[EpisodePart, ...]" = ()
@@ -86,43 +77,14 @@ class Episode:
 
     def build_prompt(self) -> Prompt:
         """Builds the prompt of the next action, or of the text that is due before it."""
-        assert self.writer is not None
-        return self.writer.build_prompt(self.observation, self.history)
+        prompt: Prompt = self.writer.build_prompt(self.observation, self.history)
+        return prompt
 
     def take_prompt(self) -> Prompt:
         """The prompt of the next action."""
         prompt = self.prompt or self.build_prompt()
         self.prompt = None
         return prompt
-
-    async def write_text(self, prompt: Prompt, key: tuple[int, int], limit: int) -> Turn:
-        """Lets the policy write a text of at most `limit` tokens, which is the turn's action."""
-        assert self.writer is not None
-        return await self.writer.write_text(self, prompt, key, limit)
-
-    def add_text(self, prompt: Prompt, text: Turn) -> None:
-        """Adds a text that prompts show from now on, as a turn that is learned from."""
-        for part in self.parts:
-            text = part.after_text(self, text)
-        self.trajectory.turns.append(text)
-        self.history.add_summary(prompt, text.action)
-
-    async def write_note(
-        self, name: str, template: PromptTemplate, history: History, limit: int
-    ) -> None:
-        """Lets the policy write about the episode, on one line that nothing is learned from.
-
-        Args:
-          name: Name of the text in `Trajectory.notes`.
-          template: Template of the prompt for it.
-          history: Events that the prompt shows.
-          limit: Largest number of tokens.
-        """
-        assert self.writer is not None
-        prompt = self.writer.build_prompt(self.observation, history, template)
-        # Steps have smaller numbers.
-        text = await self.write_text(prompt, self.key(self.max_steps), limit)
-        self.trajectory.notes[name] = " ".join(text.action.split())
 
 
 class EpisodePart:
@@ -161,3 +123,14 @@ class EpisodePart:
 
     async def at_end(self, episode: Episode) -> None:
         """Adds to a trajectory whose last action is made."""
+
+
+async def measure_wait(awaitable: Awaitable[_T], trajectory: Trajectory, field_name: str) -> _T:
+    """Adds the seconds waited to a field of the trajectory."""
+    start = time.perf_counter()
+    try:
+        return await awaitable
+    finally:
+        # Also where it failed: the time was spent.
+        seconds = getattr(trajectory, field_name) + time.perf_counter() - start
+        setattr(trajectory, field_name, seconds)

@@ -8,10 +8,8 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits
-from gigpo_jax.env_bridge.plans import PLANS
+from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation, StepResult
 from gigpo_jax.rollout.episode_parts import EpisodePart
 
@@ -37,8 +35,6 @@ class EpisodeSettings:
       max_aborted_fraction: Fraction of aborted episodes above which a rollout fails.
       trials: Largest number of trials of an episode; one that wins or is aborted is the last.
       template_images: Images that texts of the template refer to (`image_marks.number_images`).
-      summary_tokens: Largest number of tokens of a summary, which the policy writes when a
-        conversation is full; 0: the oldest steps of the conversation are dropped instead.
       plan: Kind of the policy's plans, one of `plans.PLANS`.
       parts: Functions that make the parts of an episode; None of one that it does not need.
     """
@@ -59,7 +55,6 @@ class EpisodeSettings:
     max_aborted_fraction: float = 0.5
     trials: int = 1
     template_images: tuple[np.ndarray, ...] = ()
-    summary_tokens: int = 0
     plan: str = "none"
     parts: Sequence[Callable[[], EpisodePart | None]] = ()
 
@@ -97,49 +92,35 @@ class EpisodeSettings:
             )
         return result.reward - self.regret_reward * result.info["regret"]
 
-    def text_prompt(
-        self,
-        template: PromptTemplate,
-        observation: Observation,
-        history: History,
-        encode: Callable[..., Sequence[int]],
-    ) -> Prompt:
-        """The prompt for a text beside actions, in the words of a template of its own."""
-        settings = replace(
-            self, template=template, template_images=(), show_admissible=False, plan="none"
-        )
-        return settings.prompt(observation, history, encode)
-
     def prompt(
         self, observation: Observation, history: History, encode: Callable[..., Sequence[int]]
     ) -> Prompt:
         """Returns the prompt of a step, a summary or a plan before the first action.
 
-        `encode` is as for `build_step_prompt`.
+        `encode` is as for `build_prompt`.
 
         Raises:
           InputError: it has images, and is too long without its history; nothing else is cut out
             of such a prompt.
           NoSummaryRoom: it has too little room for summaries.
         """
-        summaries = None
-        if self.summary_tokens and isinstance(self.template, Conversation):
-            summaries = SummaryLimits(self.sampling.max_tokens, self.summary_tokens)
-        opening = PLANS[self.plan].opening
+        opening = None
         # The first prompt of an episode: everything after it shows the plan.
-        asks_plan = opening is not None and history.plan is None
-        prompt = build_step_prompt(
-            opening(self.template) if opening and asks_plan else self.template,
+        if self.plan != "none" and history.plan is None:
+            from gigpo_jax.env_bridge.plans import PLANS
+
+            opening = PLANS[self.plan].opening
+        prompt = build_prompt(
+            opening(self.template) if opening else self.template,
             observation,
             history,
             encode=encode,
             limit=self.prompt_tokens,
             show_admissible=self.show_admissible,
             template_images=self.template_images,
-            summaries=summaries,
         )
         if prompt.images:
             from gigpo_jax.rollout.pictures import check_length
 
             check_length(prompt.tokens, prompt.images, self.prompt_tokens)
-        return replace(prompt, asks_summary=True) if asks_plan else prompt
+        return replace(prompt, asks_summary=True) if opening else prompt

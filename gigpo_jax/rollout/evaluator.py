@@ -26,28 +26,20 @@ def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Ta
     Raises:
       InputError: there is no such panel, or its tasks are missing or differ.
     """
-    panels = []
-    tasks: list[Task] = []
-    joined_tasks = []
-    for environment in environments:
-        if not environment.config.eval.panel:
-            continue
-        panel, selection = _environment_panel(environment)
-        panels.append(panel)
-        tasks.extend(selection)
-        joined_tasks += [(f"{environment.label}/{task}", digest) for task, digest in panel.tasks]
-    if not panels:
+    selections = {
+        environment.label: _environment_panel(environment)
+        for environment in environments
+        if environment.config.eval.panel
+    }
+    if not selections:
         return None
     # A run with one environment has no labels: ids and panel stay as published.
-    if not tasks[0].environment:
-        return panels[0], tuple(tasks)
-    joined_panel = Panel(
-        "+".join(panel.name for panel in panels),
-        "+".join(panel.environment for panel in panels),
-        "+".join(panel.split for panel in panels),
-        tuple(joined_tasks),
-    )
-    return joined_panel, tuple(tasks)
+    if "" in selections:
+        return selections[""]
+    from gigpo_jax.rollout.mixed_tasks import join_panels
+
+    panel = join_panels({label: panel for label, (panel, _) in selections.items()})
+    return panel, tuple(task for _, tasks in selections.values() for task in tasks)
 
 
 def _environment_panel(environment: RunEnvironment) -> tuple[Panel, tuple[Task, ...]]:

@@ -41,7 +41,7 @@ def make_examples(
       options: Keyword arguments of the environment's builder.
       panel: Ids of the tasks to evaluate on; no example is one of them.
       types: Types of these tasks.
-      encode: See `prompts.build_prompt`.
+      encode: See `prompt_building.build_prompt`.
 
     Raises:
       InputError: the environment has no expert, or a prompt with the examples would be too long.

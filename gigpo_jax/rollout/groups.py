@@ -1,35 +1,11 @@
-"""Groups of a rollout: their episodes, their early end, and their replacement."""
+"""Groups of a rollout, and when they end."""
 
 import asyncio
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.trajectory import Trajectory, has_contrast
-
-
-@dataclass(frozen=True)
-class GroupEnd:
-    """When a group ends, and what may replace it.
-
-    Attributes:
-      fraction: Share of its episodes, above 0 and at most 1, that must end without being aborted;
-        the remaining ones are cancelled then.
-      spares: For each task the (group number, task) pairs that may replace its group, in order,
-        see `tasks.spare_groups`; (): none.
-    """
-
-    fraction: float = 1.0
-    spares: Sequence[Sequence[tuple[int, Task]]] = ()
-
-    def required_episodes(self, group_size: int) -> int:
-        """Number of finished episodes that ends a group."""
-        return math.ceil(self.fraction * group_size)
-
-
-WHOLE_GROUPS = GroupEnd()
+from gigpo_jax.trajectory import Trajectory
 
 
 @dataclass(eq=False)
@@ -50,28 +26,28 @@ class Group:
     coroutines: list[asyncio.Task[None]] = field(default_factory=list)
     shared: dict[Any, Any] = field(default_factory=dict)
 
-    def end_early(self, required_episodes: int) -> None:
-        """Cancels the running episodes once enough others have ended and were not aborted."""
-        # `trials` is () for a member that still plays; the last trial tells how an episode ended.
-        finished = sum(bool(trials) and not trials[-1].aborted for trials in self.episodes)
-        if finished < required_episodes:
-            return
-        for member, trials in enumerate(self.episodes):
-            if trials:
-                continue
-            # On its way out the coroutine hands the environment back to the pool.
-            self.coroutines[member].cancel()
-            trajectory = Trajectory(self.task, self.number, member)
-            trajectory.leave_unfinished()
-            # Each member has an entry at the end, whatever became of it.
-            self.episodes[member] = (trajectory,)
 
-    def needs_replacement(self) -> bool:
-        """Returns whether all episodes have ended and their last trials have no contrast."""
-        newest_trials = [trials[-1] for trials in self.episodes if trials]
-        return len(newest_trials) == len(self.episodes) and not has_contrast(newest_trials)
+class GroupEnd:
+    """When a group ends, and what may replace it; here each ends with its last episode.
 
-    def mark_replaced(self) -> None:
-        """Marks the last trials: nothing is learnt from them."""
-        for trials in self.episodes:
-            trials[-1].replaced = True
+    Attributes:
+      adds_groups: Whether a rollout may have more groups than tasks.
+    """
+
+    adds_groups = False
+
+    def end_early(self, group: Group) -> None:
+        """Cancels the running episodes of a group once they are not needed."""
+
+    def replace_group(self, place: int, group: Group, replacements: int) -> tuple[int, Task] | None:
+        """Returns number and task of the group that replaces an ended one; None: none does.
+
+        Args:
+          place: Index of the group's task in the rollout.
+          group: Group, some of whose episodes may still be played.
+          replacements: Number of earlier replacements at the place.
+        """
+        return None
+
+
+WHOLE_GROUPS = GroupEnd()

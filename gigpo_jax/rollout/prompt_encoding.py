@@ -16,7 +16,7 @@ def prompt_encoder(tokenizer: Tokenizer, vision: "VisionConfig | None") -> Calla
     """Builds the encoder of chat messages with images.
 
     It maps (text, images of its marks) to token ids of the whole chat message. For conversations it
-    takes `system` and `response` (`step_prompts.build_step_prompt`). The function raises
+    takes `system` and `response` (`prompt_building.build_prompt`). The function raises
     InputError as `pictures.check_modality`, and for an image that cannot be read.
     """
     if vision is not None:

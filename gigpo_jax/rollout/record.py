@@ -7,7 +7,7 @@ import base64
 import gzip
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,33 +26,6 @@ VERSION = 6
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
-_TURN_FIELDS = (
-    "prompt",
-    "response",
-    "action",
-    "valid",
-    "admissible",
-    "observation",
-    "anchor",
-    "reward",
-    "penalty",
-    "finish_reason",
-    "version",
-    "regret",
-    "is_summary",
-)
-_TASK_FIELDS = ("type", "split", "data", "answer", "environment")
-_TRAJECTORY_FIELDS = (
-    "group",
-    "member",
-    "won",
-    "score",
-    "truncated",
-    "aborted",
-    "reason",
-    "words",
-    "replaced",
-)
 _DIGITS = 6  # after the point, of rewards and advantages
 _TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
 
@@ -277,11 +250,13 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
     # The last ones: `prompt` has no marks of images of earlier messages of a conversation.
     first_image = len(images) - turn.prompt.count(IMAGE)
     return SavedStep(
-        **{name: getattr(turn, name) for name in _TURN_FIELDS},
+        **_shared_fields(SavedStep, turn)
+        | {
+            "logprobs": _round_tokens(turn.logprobs),
+            "versions": None if turn.versions is None else tuple(turn.versions.tolist()),
+        },
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
-        logprobs=_round_tokens(turn.logprobs),
-        versions=None if turn.versions is None else tuple(turn.versions.tolist()),
         pictures=tuple(_encode_picture(image, png_files) for image in images[first_image:]),
     )
 
@@ -296,14 +271,20 @@ def _encode_picture(image: "ImagePatches", png_files: dict[bytes, bytes]) -> byt
 
 
 def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
-    task = trajectory.task
-    fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
-    fields |= {name: getattr(task, name) for name in _TASK_FIELDS}
-    past = trajectory.past.actions
-    reflection = trajectory.notes.get("reflection", "")
-    return SavedEpisode(
-        task=task.id, steps=tuple(steps), past=past, reflection=reflection, **fields
-    )
+    texts = {
+        "task": trajectory.task.id,
+        "past": trajectory.past.actions,
+        "reflection": trajectory.notes.get("reflection", ""),
+    }
+    task = _shared_fields(SavedEpisode, trajectory.task)
+    values = task | _shared_fields(SavedEpisode, trajectory) | texts
+    return SavedEpisode(**values, steps=tuple(steps))
+
+
+def _shared_fields(kind: type, source: object) -> dict[str, Any]:
+    """The values of a type's fields that another object has too."""
+    names = [field.name for field in fields(kind)]
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
 
 
 def _round_tokens(values: np.ndarray) -> tuple[float, ...]:
@@ -316,11 +297,11 @@ def _episode_as_json(
     """Returns a line of the file, where texts and pictures are numbers by first use."""
     steps = []
     for step in episode.steps:
-        fields = dict(vars(step))
+        values = dict(vars(step))
         for name in SHARED_TEXTS:
-            fields[name] = texts.setdefault(fields[name], len(texts))
-        fields["pictures"] = [
+            values[name] = texts.setdefault(values[name], len(texts))
+        values["pictures"] = [
             pictures.setdefault(picture, len(pictures)) for picture in step.pictures
         ]
-        steps.append(fields)
+        steps.append(values)
     return vars(episode) | {"steps": steps}

@@ -36,8 +36,7 @@ class RolloutJob:
         groups from different starts.
       starts: Choice of the states in which the episodes of each group begin; with forks whole
         groups only.
-      ends: Rule for the end of a group, and the replacement of one without contrast
-        (`trajectory.has_contrast`).
+      ends: Rule for the end of a group, and its replacement.
       shares_texts: Whether parts of a group's episodes may share what the policy writes.
     """
 
@@ -144,9 +143,12 @@ class _RolloutState:
             # Replacements count too: the fraction is of all episodes that were started.
             episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
             _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
-        group.end_early(self.job.ends.required_episodes(self.job.group_size))
+        self.job.ends.end_early(group)
         self._start_forks(place, group)
-        self._replace_group(place, group)
+        replacements = len(self.groups_by_place[place]) - 1
+        spare = self.job.ends.replace_group(place, group, replacements)
+        if spare is not None:
+            self.start_group(place, *spare)
 
     def _start_forks(self, place: int, group: Group) -> None:
         """Starts the forks of a group when the last one of its first episodes has ended."""
@@ -155,17 +157,6 @@ class _RolloutState:
             newest_trials = [trials[-1] for trials in first_episodes]
             pasts = self.job.starts.begin_forks(newest_trials, self.job.iteration)
             self._start_episodes(place, group, pasts)
-
-    def _replace_group(self, place: int, group: Group) -> None:
-        """Starts the next spare of a place if its group has ended without contrast."""
-        replacements = len(self.groups_by_place[place]) - 1
-        # The spares of a place are used in their order, so a run is repeatable whichever
-        # group ends first.
-        spares = self.job.ends.spares[place] if self.job.ends.spares else ()
-        if replacements < len(spares) and group.needs_replacement():
-            group.mark_replaced()
-            number, task = spares[replacements]
-            self.start_group(place, number, task)
 
 
 def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:

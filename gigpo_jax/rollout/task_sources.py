@@ -7,17 +7,10 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import meets_condition
-from gigpo_jax.config.mix import member_shares
-from gigpo_jax.core.method_table import METHOD_SOURCES
-from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import EpisodePart
-from gigpo_jax.rollout.groups import GroupEnd
-from gigpo_jax.rollout.rollout import RolloutJob
-from gigpo_jax.rollout.starts import TASK_STARTS, Starts
-from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.starts import Starts
 from gigpo_jax.trajectory import Trajectory
 
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -91,66 +84,3 @@ class TaskSource:
 
     def restore(self, record: Any) -> None:
         """Continues from a `record`."""
-
-
-# The sources in the order in which they learn, by what needs them
-# (`config.keys.meets_condition`).
-SOURCES: ReferenceTable[type[TaskSource]] = ReferenceTable(
-    {
-        "train.curriculum=success": "gigpo_jax.rollout.curriculum:Curriculum",
-        "train.forks": "gigpo_jax.rollout.fork_starts:Forks",
-        "train.earlier_starts": "gigpo_jax.rollout.earlier_starts:EarlierStarts",
-    }
-    | METHOD_SOURCES
-)
-
-
-def make_sources(
-    config: ConfigDict, tasks: Sequence[Task], *, is_training: bool
-) -> dict[str, TaskSource]:
-    """Makes the sources that a config asks for, by name."""
-    needed = [SOURCES[condition] for condition in SOURCES if meets_condition(config, condition)]
-    return {
-        source.name: source(config, tasks)
-        for source in needed
-        if is_training or not source.is_for_training
-    }
-
-
-def choose_tasks(
-    config: ConfigDict, tasks: Sequence[Task], sources: Mapping[str, TaskSource], iteration: int
-) -> RolloutJob:
-    """Chooses this host's share of the tasks of a training iteration.
-
-    Args:
-      config: Config of the run.
-      tasks: Tasks of all environments.
-      sources: Sources by name, in the order in which they learn: the first with weights has them,
-        and each may replace tasks that the ones before it chose.
-      iteration: Number of the iteration.
-
-    Raises:
-      InputError: As `tasks.host_share`.
-    """
-    train = config.train
-    weights = None
-    for source in sources.values():
-        weights = source.weights() if weights is None else weights
-    shares = member_shares(config)
-    chosen: Sequence[Task] = draw_tasks(
-        tasks, iteration, train.groups, config.seed, weights, shares
-    )
-    spares = spare_groups(
-        tasks, iteration, train.groups, train.refill_groups, config.seed, weights, shares
-    )
-    starts = TASK_STARTS
-    for source in sources.values():
-        chosen, new_starts = source.choose(chosen, iteration)
-        starts = new_starts or starts
-    # Every host draws all tasks, from the same seed, and takes its share.
-    first_group, local_tasks = host_share(chosen)
-    _, local_spares = host_share(spares)
-    ends = GroupEnd(train.finish_fraction, local_spares)
-    return RolloutJob(
-        local_tasks, train.group_size, iteration, first_group, starts, ends, shares_texts=True
-    )

@@ -21,7 +21,6 @@ from gigpo_jax.rollout.environment import (
     RunEnvironment,
     episode_settings,
     make_pool,
-    step_limit,
 )
 from gigpo_jax.rollout.episode import EpisodeRunner, Runner
 from gigpo_jax.rollout.episode_parts import EpisodePart
@@ -119,12 +118,14 @@ class RolloutWorker:
         for environment in self._environments:
             label = environment.label
             settings[label] = self._settings(environment, temperature, is_training)
-            if is_training:
+            if is_training and environment.config.env.max_steps_iterations:
+                from gigpo_jax.rollout.step_limits import step_limit
+
                 max_steps = step_limit(environment.config.env, job.iteration)
                 settings[label] = replace(settings[label], max_steps=max_steps)
         trials = sum(settings[task.environment].trials for task in job.tasks)
         # Groups that are replaced add episodes: their number is not known.
-        total = None if any(job.ends.spares) else job.group_size * trials
+        total = None if job.ends.adds_groups else job.group_size * trials
         with show_progress(title, total=total, unit="episodes") as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:

@@ -27,8 +27,6 @@ from gigpo_jax.run.orbax_noise import silence_orbax
 # record.
 OLDER = "older"
 
-Restored = tuple[TrainState, dict[str, Any]]
-
 
 class Checkpointer:
     """Checkpoints of one folder, of which the newest `keep` stay.
@@ -74,10 +72,6 @@ class Checkpointer:
         """The iterations of all complete checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
 
-    def save(self, iteration: int, state: TrainState, record: Mapping[str, Any]) -> None:
-        """Starts writing a train state, see `save_parts`."""
-        self.save_parts(iteration, parts_of(state), record)
-
     def save_parts(
         self, iteration: int, parts: Mapping[str, Any], record: Mapping[str, Any]
     ) -> None:
@@ -119,29 +113,8 @@ class Checkpointer:
         """Compiles what a save computes, so that the first save does not stop a run for it."""
         _prepare_parts(parts)
 
-    def restore(self, like: TrainState, shardings: TrainState | None = None) -> Restored | None:
-        """Reads the newest valid checkpoint, and warns of each newer one that is damaged.
-
-        Args:
-          like: State of the same shapes: arrays or `jax.ShapeDtypeStruct`s.
-          shardings: Shardings of the result, whatever mesh it was saved from; default: the
-            shardings of `like`.
-
-        Returns:
-          The state and the record, or None if there is no checkpoint.
-
-        Raises:
-          InputError: there are checkpoints and none can be read.
-        """
-        if shardings is not None:
-            like = jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings
-            )
-        restored = self.restore_parts(parts_of(like))
-        return None if restored is None else (state_of(restored), restored["record"])
-
     def restore_parts(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Reads parts of the newest valid checkpoint; see `restore`.
+        """Reads parts of the newest valid checkpoint, and warns of each newer one that is damaged.
 
         Args:
           like: Tree with the shapes and shardings of each part, by name.
@@ -150,7 +123,7 @@ class Checkpointer:
           The parts, "iteration" and "record", or None if there is no checkpoint.
 
         Raises:
-          InputError: also if a checkpoint was saved without one of the parts.
+          InputError: there are checkpoints and none can be read, or one of the parts was not saved.
         """
         # A checkpoint that this process is still writing cannot be read.
         self.wait()

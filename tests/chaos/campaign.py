@@ -30,6 +30,7 @@ from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from tests.metrics import CLOCK, records
 
 CONFIG = "tests/configs/example.py"
@@ -209,7 +210,7 @@ def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -
 
     saved = Checkpointer(folder / "saved")
     for iteration in (1, 2):
-        saved.save(iteration, state(iteration), {"iteration": iteration})
+        save_state(saved, iteration, state(iteration), {"iteration": iteration})
     saved.close()
     files = sorted(
         path.relative_to(folder / "saved")
@@ -221,7 +222,7 @@ def checkpoint_bits(folder: Path, model: Path, rng: random.Random, times: int) -
         copy = shutil.copytree(folder / "saved", folder / "copy")
         flip(copy / rng.choice(files), rng)
         checkpoints = Checkpointer(copy)
-        found, record = checkpoints.restore(state(9))
+        found, record = restore_state(checkpoints, state(9))
         checkpoints.close()
         for ours, theirs in zip(
             jax.tree.leaves(found), jax.tree.leaves(state(record["iteration"])), strict=True

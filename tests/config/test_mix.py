@@ -20,9 +20,10 @@ from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout.curriculum import Curriculum
+from gigpo_jax.rollout.draws import draw_tasks
+from gigpo_jax.rollout.early_ends import spare_groups
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SavedEpisode
-from gigpo_jax.rollout.tasks import draw_tasks, spare_groups
 from gigpo_jax.tools.credit.command import main as credit
 from gigpo_jax.tools.inspect.data import collect_run
 from tests.configs.example import get_config

@@ -49,6 +49,7 @@ from gigpo_jax.rl.types import StepBatch, ValueTargets
 from gigpo_jax.rl.update import make_update
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.newest import newest_params
+from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image
 
@@ -392,9 +393,9 @@ def mesh(expected: str, folder: str) -> None:
     for tree in (moments["adamw"].inner_state.mu, moments["adamw"].inner_state.nu):
         assert tree["embed"].sharding == state.params["embed"].sharding
     checkpoints = Checkpointer(folder)
-    checkpoints.save(7, state, {"iteration": 7})
+    save_state(checkpoints, 7, state, {"iteration": 7})
     places = shardings(make_mesh(1, 8, 1))
-    restored, record = checkpoints.restore(state, places)
+    restored, record = restore_state(checkpoints, state, places)
     checkpoints.close()
     assert record == {"iteration": 7}
     for x, y, place in zip(*map(jax.tree.leaves, (restored, state, places)), strict=True):

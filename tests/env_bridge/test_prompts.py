@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.image_marks import number_images
-from gigpo_jax.env_bridge.prompts import (
-    Compact,
-    Event,
-    History,
-    Instruct,
-    Prompt,
-    PromptInput,
-    build_prompt,
-    fit_prompt,
-)
+from gigpo_jax.env_bridge.prompt_building import build_prompt, fit_prompt
+from gigpo_jax.env_bridge.prompts import Compact, Event, History, Instruct, Prompt, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten

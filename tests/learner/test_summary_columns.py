@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.step_columns import step_columns
@@ -16,6 +15,7 @@ from gigpo_jax.rl.advantages import gigpo_advantages, order_steps
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.gae import step_gae
 from gigpo_jax.rl.graph import build_graph, distances, state_values
+from gigpo_jax.rollout.episode_texts import summary_anchor
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from gigpo_jax.rollout.environment import step_limit
 from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.step_limits import step_limit
 from gigpo_jax.run.newest import newest_record
 from tests.metrics import records
 from tests.runs import run

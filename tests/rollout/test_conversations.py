@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
-from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.conversations import Conversation, make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import History, PromptInput
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.models.text.continuation import encode_continuation
@@ -37,7 +36,7 @@ def continue_chat(responses: list[list[int]], texts: list[str], limit: int = 10_
     history = History(0)
     prompts = []
     for text, response in itertools.zip_longest(texts, responses):
-        prompt = build_step_prompt(CHAT, observe(text), history, encode=encode, limit=limit)
+        prompt = build_prompt(CHAT, observe(text), history, encode=encode, limit=limit)
         prompts.append(prompt)
         if response is not None:
             history.add_response(prompt, response)

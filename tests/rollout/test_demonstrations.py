@@ -1,6 +1,7 @@
 """Demonstrations show the policy what it will see, and what it should respond."""
 
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import demonstrate_episode, episode_seed, response_text
 from gigpo_jax.rollout.episode_settings import EpisodeSettings

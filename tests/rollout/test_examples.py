@@ -15,6 +15,7 @@ from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.react import ReAct
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
+from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.rollout.examples import make_examples
 from tests.envs.shell.sandboxes import skip_without_sandbox
 
@@ -70,11 +71,11 @@ def test_every_task_type_has_examples_with_thoughts(name: str, types: set[str]) 
 def test_every_environment_says_what_it_is_and_has_examples(name: str) -> None:
     if name == "shell":
         skip_without_sandbox()
-    assert registry.find_introduction(name).intro.endswith(".")
+    assert find_introduction(name).intro.endswith(".")
     options = {"observation": "text"} if "observation" in registry.spec(name).options else {}
-    prompt = ReAct(registry.find_introduction(name), examples(name, 1, options=options))
+    prompt = ReAct(find_introduction(name), examples(name, 1, options=options))
     text = prompt(PromptInput("do it", "", (), 0, "A room.", None, "no such type"))
-    assert text.startswith(registry.find_introduction(name).intro)
+    assert text.startswith(find_introduction(name).intro)
     assert text.count("The task was done.") == 1
 
 
@@ -125,7 +126,7 @@ def test_examples_that_leave_no_room_are_refused() -> None:
     shortest_limit = needed(100)
     examples_by_type = examples("example", 1, types={"find_ring"}, limit=shortest_limit)
     assert needed(shortest_limit - 1) == shortest_limit
-    prompt = ReAct(registry.find_introduction("example"), examples_by_type)
+    prompt = ReAct(find_introduction("example"), examples_by_type)
     events = [("You close the drawer 2.", 4), ("You open the drawer 2. In it, you see nothing.", 2)]
     for text, count in events:  # the longest observation, or the longest list, counts
         listed = tuple(f"open drawer {number}" for number in range(count))

@@ -15,12 +15,11 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
 from gigpo_jax.rollout.fork_starts import Forks
-from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at
 from gigpo_jax.trajectory import (
@@ -148,7 +147,7 @@ def test_groups_with_forks_are_replaced_whole() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         spares = spare_groups(pool.tasks("train"), 5, 6, 2, seed=3)
         forks = make_forks(1, "uniform")
-        played = play(pool, size=3, starts=forks, ends=GroupEnd(spares=spares))
+        played = play(pool, size=3, starts=forks, ends=EarlyEnd(spares=spares))
     groups = {t.group for t in played}
     assert max(groups) > 6
     for group in groups:

@@ -6,11 +6,10 @@ from typing import Any
 
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
 from gigpo_jax.rollout.episode import EpisodeRunner
-from gigpo_jax.rollout.groups import GroupEnd
 from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.trajectory import Trajectory, finished_steps, has_contrast
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play, same
 
@@ -27,7 +26,7 @@ def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
         tasks = pool.tasks("train")
         spares = spare_groups(tasks, 5, 6, 2, seed=3)
         plain = play(pool, size=2)
-        refilled = play(pool, size=2, ends=GroupEnd(spares=spares))
+        refilled = play(pool, size=2, ends=EarlyEnd(spares=spares))
         runner = EpisodeRunner(StandIn(), TOKENIZER, SETTINGS)
         expected = []
         contrasts = []
@@ -53,7 +52,7 @@ def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
     assert metrics["rollout/groups_without_contrast"] == len(replaced) + contrasts.count(False)
     assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
     with EnvPool(EXAMPLE.build, workers=3, envs_per_worker=2) as pool:
-        assert same(play(pool, size=2, ends=GroupEnd(spares=spares)), refilled), (
+        assert same(play(pool, size=2, ends=EarlyEnd(spares=spares)), refilled), (
             "whatever ends first"
         )
 
@@ -81,7 +80,7 @@ def test_a_group_ends_when_enough_of_its_episodes_have_ended() -> None:
     engine = Straggling()
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=3) as pool:
         plain = play(pool)
-        some = play(pool, engine, ends=GroupEnd(fraction=0.4))
+        some = play(pool, engine, ends=EarlyEnd(fraction=0.4))
         assert set(engine.ended_sessions) >= {params.session for _, params in engine.requests}
         engine.helped = True
         assert same(play(pool, engine), plain), (
@@ -105,7 +104,7 @@ def test_a_group_whose_episodes_were_aborted_is_replaced_too() -> None:
     settings = dataclasses.replace(SETTINGS, max_aborted_fraction=0.9)
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         spares = spare_groups(pool.tasks("train"), 5, 6, 1, seed=3)
-        hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, ends=GroupEnd(spares=spares))
+        hit = play(pool, StandIn(fail=0.2), size=3, settings=settings, ends=EarlyEnd(spares=spares))
     for group in by_group(hit).values():
         finished = [t for t in group if not t.aborted]
         assert group[0].replaced == (group[0].group < 6 and len({t.score for t in finished}) < 2)

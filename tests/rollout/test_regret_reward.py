@@ -12,7 +12,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import Compact, History, Prompt, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import Compact, History, Prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.episode_settings import EpisodeSettings

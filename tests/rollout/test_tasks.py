@@ -9,7 +9,9 @@ from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.curriculum import Curriculum
-from gigpo_jax.rollout.tasks import draw_tasks, host_share, spare_groups
+from gigpo_jax.rollout.draws import draw_tasks
+from gigpo_jax.rollout.early_ends import spare_groups
+from gigpo_jax.rollout.tasks import host_share
 
 TASKS = [Task(f"t{i}", "", "train") for i in range(10)]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import openai
 
-from gigpo_jax.env_bridge.base import SessionAddress
+from gigpo_jax.env_bridge.harnesses import SessionAddress
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs.harness import harness_entry
 

@@ -21,6 +21,7 @@ from gigpo_jax.rl.train_step import TrainState, init_state
 from gigpo_jax.run.checkpoint import OLDER, Checkpointer, parts_of
 from gigpo_jax.run.checksums import checksum
 from gigpo_jax.run.newest import newest_params
+from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from tests.small_disk import SmallDisk
 
 
@@ -50,7 +51,9 @@ def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "checkpoints"
     checkpoints = Checkpointer(folder, keep=2)
     for i in (1, 2, 3):
-        checkpoints.save(i, make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"})
+        save_state(
+            checkpoints, i, make_state(i), {"iteration": i, "cursor": [i, 2 * i], "name": "höhle"}
+        )
     checkpoints.close()
     return folder
 
@@ -63,7 +66,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 def test_restores_the_last_one_bit_for_bit_and_keeps_two(folder: Path) -> None:
     checkpoints = Checkpointer(folder, keep=2)
-    state, record = checkpoints.restore(make_state(9))
+    state, record = restore_state(checkpoints, make_state(9))
     assert_same(state, make_state(3))
     assert record == {"iteration": 3, "cursor": [3, 6], "name": "höhle"}
     assert checkpoints.iterations() == [2, 3]
@@ -78,10 +81,10 @@ def test_the_state_may_be_overwritten_while_it_is_written(tmp_path: Path) -> Non
     state = {"kernel": jnp.arange(4_000_000, dtype=jnp.float32)}
     state = init_state(state, make_optimizer(lr=1e-3))
     overwrite = jax.jit(lambda s: jax.tree.map(lambda x: x * 0 - 1, s), donate_argnums=0)
-    checkpoints.save(1, state, {})
+    save_state(checkpoints, 1, state, {})
     for _ in range(5):
         state = overwrite(state)
-    restored, _ = checkpoints.restore(state)
+    restored, _ = restore_state(checkpoints, state)
     np.testing.assert_array_equal(
         np.asarray(restored.params["kernel"]), np.arange(4_000_000, dtype=np.float32)
     )
@@ -106,15 +109,15 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(
         newest.rename(folder / "3.orbax-checkpoint-tmp-17")
     checkpoints = Checkpointer(folder, keep=2)
     with caplog.at_level(logging.WARNING, logger="gigpo_jax.run.checkpoint"):
-        state, record = checkpoints.restore(make_state(9))
+        state, record = restore_state(checkpoints, make_state(9))
     assert record["iteration"] == 2
     assert_same(state, make_state(2))
     assert ("checkpoint 3 in" in caplog.text and "is damaged" in caplog.text) == (damage != "half")
     assert ("using checkpoint 2 in" in caplog.text) == (damage != "half")
-    checkpoints.save(3, make_state(30), {"iteration": 3})
+    save_state(checkpoints, 3, make_state(30), {"iteration": 3})
     checkpoints.close()
     again = Checkpointer(folder, keep=2)
-    state, record = again.restore(make_state(9))
+    state, record = restore_state(again, make_state(9))
     assert_same(state, make_state(30))
     again.close()
 
@@ -144,7 +147,7 @@ def test_no_flipped_bit_is_taken_for_another_state(flipped: dict[str, Path]) -> 
     iterations = []
     for name, folder in flipped.items():
         checkpoints = Checkpointer(folder)
-        state, record = checkpoints.restore(make_state(9))
+        state, record = restore_state(checkpoints, make_state(9))
         checkpoints.close()
         iterations.append(record["iteration"])
         assert record == expected[record["iteration"]][1], name
@@ -165,11 +168,11 @@ async def leave(error):
 
 for folder in sys.argv[1:]:
     checkpoints = Checkpointer(folder)
-    checkpoints.restore(make_state(9))
+    restore_state(checkpoints, make_state(9))
     gc.collect()
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
 try:
-    checkpoints.save(4, make_state(4), {})
+    save_state(checkpoints, 4, make_state(4), {})
     checkpoints.wait()
 except StorageError as error:
     print(error)
@@ -204,7 +207,7 @@ def test_a_checkpoint_of_another_number_is_passed_over(folder: Path, caplog) -> 
     shutil.copytree(folder / "3", folder / "7")
     checkpoints = Checkpointer(folder, keep=3)
     with caplog.at_level(logging.WARNING, logger="gigpo_jax.run.checkpoint"):
-        _, record = checkpoints.restore(make_state(9))
+        _, record = restore_state(checkpoints, make_state(9))
     checkpoints.close()
     assert record["iteration"] == 3
     assert "checkpoint 7 in" in caplog.text
@@ -279,11 +282,11 @@ def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_stays(
 ) -> None:
     disk = small_disk(400)
     checkpoints = Checkpointer(disk / "checkpoints", keep=keep)
-    checkpoints.save(1, make_state(1), {"iteration": 1})
+    save_state(checkpoints, 1, make_state(1), {"iteration": 1})
     checkpoints.wait()
     (disk / "other").write_bytes(b"x" * (shutil.disk_usage(disk).free - left * 1024))
     with pytest.raises(StorageError) as error:  # noqa: PT012
-        checkpoints.save(2, make_state(2), {"iteration": 2})
+        save_state(checkpoints, 2, make_state(2), {"iteration": 2})
         checkpoints.wait()
     assert "(No space left on device)" in str(error.value)
     assert str(error.value).endswith("run the same command: it continues from checkpoint 1")
@@ -293,7 +296,7 @@ def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_stays(
     assert capfd.readouterr() == ("", "")
     (disk / "other").unlink()
     checkpoints = Checkpointer(disk / "checkpoints", keep=keep)
-    state, record = checkpoints.restore(make_state(9))
+    state, record = restore_state(checkpoints, make_state(9))
     assert record == {"iteration": 1}
     assert_same(state, make_state(1))
     checkpoints.close()
@@ -304,7 +307,7 @@ def test_when_none_can_be_read_that_is_an_error(folder: Path) -> None:
         (newest / "record" / "metadata").write_text("no json")
     checkpoints = Checkpointer(folder)
     with pytest.raises(InputError, match="none of its 2 checkpoints can be read"):
-        checkpoints.restore(make_state(9))
+        restore_state(checkpoints, make_state(9))
     checkpoints.close()
 
 
@@ -322,7 +325,7 @@ def test_a_part_that_was_not_saved_is_not_called_damage(folder: Path) -> None:
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path / "new")
-    assert checkpoints.restore(make_state(0)) is None
+    assert restore_state(checkpoints, make_state(0)) is None
     checkpoints.close()
     params, iteration = newest_params(tmp_path / "absent", make_state(0).params)
     assert iteration == 0
@@ -332,7 +335,7 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
 def test_a_record_that_json_cannot_hold_fails_at_once(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path)
     with pytest.raises(TypeError):
-        checkpoints.save(1, make_state(0), {"array": np.zeros(3)})
+        save_state(checkpoints, 1, make_state(0), {"array": np.zeros(3)})
     assert json.dumps(checkpoints.iterations()) == "[]"
     checkpoints.close()
 
@@ -353,7 +356,7 @@ def test_too_little_memory_is_not_taken_for_damage(
 
     monkeypatch.setattr("gigpo_jax.run.restore.read_checkpoint", out_of_memory)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        checkpoints.restore(make_state(9), None)
+        restore_state(checkpoints, make_state(9), None)
 
 
 def test_a_file_in_the_way_is_an_input_error(tmp_path: Path) -> None:

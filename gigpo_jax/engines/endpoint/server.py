@@ -48,8 +48,8 @@ from gigpo_jax.engines.endpoint.sessions import (
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
 from gigpo_jax.engines.endpoint.streams import stream_answer
 from gigpo_jax.engines.endpoint.web import Site, read_body
-from gigpo_jax.env_bridge.base import SessionAddress
 from gigpo_jax.env_bridge.boundary import MAX_REWARD
+from gigpo_jax.env_bridge.harnesses import SessionAddress
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.models.text.tokenizer import Tokenizer
 

@@ -39,12 +39,9 @@ class Answer:
 
 
 def pack_answer(number: int, kind: str, value: Any) -> bytes:
-    """Encodes an answer as a frame.
+    """Encodes an `Answer` as a frame.
 
-    Args:
-      number: Number of the call.
-      kind: "ok", or the kind of error (worker.py).
-      value: Process id, tasks, observation, result, or the text or fields of an error.
+    The value is a process id, tasks, an observation, a result, or the text or fields of an error.
     """
     content = value
     # Outside of the JSON, as they are: base64 would cost a third more bytes, and time.

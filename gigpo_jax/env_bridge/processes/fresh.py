@@ -57,9 +57,7 @@ class FreshProcess:
           arguments: Arguments of the function, texts.
           pass_fds: File descriptors that the process inherits.
           environ: Environment variables in addition to this process's.
-          stdin: Standard input, as for `subprocess.Popen`.
-          stdout: Standard output, as for `subprocess.Popen`.
-          stderr: Standard error, as for `subprocess.Popen`.
+          stdin, stdout, stderr: As for `subprocess.Popen`.
         """
         inherited = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         # Only this process holds the write end: however it ends, the kernel closes the pipe, and

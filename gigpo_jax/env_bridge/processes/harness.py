@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gigpo_jax.env_bridge.base import Harness, SessionAddress
+from gigpo_jax.env_bridge.harnesses import Harness, SessionAddress
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 
@@ -27,7 +27,7 @@ def encode_address(address: SessionAddress) -> str:
 
 
 class HarnessEnv:
-    """Plays episodes with a `base.Harness`.
+    """Plays episodes with a `harnesses.Harness`.
 
     Its results are empty, because reward and steps are in the session.
     """

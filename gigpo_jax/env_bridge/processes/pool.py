@@ -102,8 +102,7 @@ class EnvPool:
           options: Keyword arguments of the builder; plain values.
           workers: Number of processes, >= 1.
           envs_per_worker: Number of environments in each, >= 1.
-          start_timeout_s: Time limit for a worker to be ready, for `tasks` and for a reset, s.
-          step_timeout_s: Time limit for a step, s. The time of a call starts when it is the
+          start_timeout_s, step_timeout_s: See `EnvPool`; the time of a call starts when it is the
             worker's oldest one.
           environ: Environment variables of the workers in addition to this process's.
 

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
-from gigpo_jax.envs.alfworld.anchors import Anchor
-from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, Skipped, find_data, list_games
-from gigpo_jax.envs.alfworld.engine.game import Game
+from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, find_data, list_games
+from gigpo_jax.envs.alfworld.engine.game import Game, GameStep
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 from gigpo_jax.envs.alfworld.tasks import extract_task
 
 if TYPE_CHECKING:
     from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-    from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 
 WON_REWARD = 10.0  # the published reward of a success
 ENGINES = ("native", "official")
-STATE_ANCHOR = "state"
-BELIEF_ANCHOR = "belief"
 
 
 def _load_engine(engine: str, path: Path) -> "Game | OfficialGame":
@@ -49,7 +45,6 @@ class AlfworldEnv:
 
     Attributes:
       data: Data folder.
-      skipped: Split -> its folders without a task, for every split listed so far.
     """
 
     def __init__(
@@ -61,13 +56,15 @@ class AlfworldEnv:
         regret: bool,
     ):
         self.data = data
-        self.skipped: dict[str, tuple[Skipped, ...]] = {}
         self._engine = engine
         self._max_steps = max_steps
         self._regret = regret
-        self._reads_beliefs = anchor == BELIEF_ANCHOR
-        self._anchor = None if anchor in (STATE_ANCHOR, BELIEF_ANCHOR) else Anchor(anchor)
-        self._beliefs: Beliefs | None = None
+        self._anchors = None
+        # Without one the feedback itself is the anchor.
+        if anchor != "feedback":
+            from gigpo_jax.envs.alfworld.episode_anchors import EpisodeAnchors
+
+            self._anchors = EpisodeAnchors(anchor, engine)
         self._tasks: dict[str, tuple[Task, ...]] = {}
         self._game: Game | OfficialGame | None = None
         self._game_path: Path | None = None
@@ -79,8 +76,7 @@ class AlfworldEnv:
         """Lists the games of a split, sorted by path; the id is a path in the data folder."""
         # A walk over thousands of folders, once an environment.
         if split not in self._tasks:
-            games, self.skipped[split] = list_games(self.data, split)
-            self._tasks[split] = tuple(games)
+            self._tasks[split] = list_games(self.data, split)
         return self._tasks[split]
 
     def digest(self, task: Task) -> str:
@@ -107,13 +103,7 @@ class AlfworldEnv:
             self._game_path = path
         first = self._game.reset()
         self._steps = 0
-        observation = Observation(
-            text=first.feedback,
-            anchor="",
-            admissible=first.admissible,
-            task=extract_task(first.feedback),
-        )
-        observation = self._add_anchor(observation, is_first=True)
+        observation = self._observe(first, extract_task(first.feedback))
         self._result = StepResult(observation, 0.0, False, {"won": False, "score": 0.0})
         self._remaining = self._count_remaining()
         return observation
@@ -131,13 +121,7 @@ class AlfworldEnv:
             return StepResult(previous.observation, 0.0, True, previous.info)
         outcome = self._game.step(action)
         self._steps += 1
-        observation = Observation(
-            text=outcome.feedback,
-            anchor="",
-            admissible=outcome.admissible,
-            task=previous.observation.task,
-        )
-        observation = self._add_anchor(observation, is_first=False)
+        observation = self._observe(outcome, previous.observation.task)
         done = outcome.won or self._steps >= self._max_steps
         reward = WON_REWARD if outcome.won else 0.0
         info: dict[str, bool | float] = {"won": outcome.won, "score": float(outcome.won)}
@@ -150,22 +134,14 @@ class AlfworldEnv:
         self._result = StepResult(observation, reward, done, info)
         return self._result
 
-    def _add_anchor(self, observation: Observation, *, is_first: bool) -> Observation:
-        return replace(observation, anchor=self._make_anchor(observation, is_first=is_first))
-
-    def _make_anchor(self, observation: Observation, *, is_first: bool) -> str:
-        if self._reads_beliefs:
-            from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
-
-            if is_first or self._beliefs is None:
-                self._beliefs = Beliefs(observation.text)
-            self._beliefs.update(observation)
-            return self._beliefs.describe()
-        feedback = observation.text
-        if self._anchor is None:
-            assert isinstance(self._game, Game)
-            return self._game.describe_state()
-        return self._anchor.reset(feedback) if is_first else self._anchor.step(feedback)
+    def _observe(self, outcome: GameStep, task: str) -> Observation:
+        feedback = outcome.feedback
+        observation = Observation(feedback, feedback, outcome.admissible, task)
+        if self._anchors is None:
+            return observation
+        is_first = self._steps == 0
+        anchor = self._anchors.describe(observation, self._game, is_first=is_first)
+        return replace(observation, anchor=anchor)
 
     def _count_remaining(self) -> int | None:
         """Counts the commands to the goal; None without `regret`, or if they cannot be counted."""
@@ -199,13 +175,6 @@ def make(
             key="engine",
             value=repr(engine),
             fix=f"choose one of {', '.join(ENGINES)}",
-        )
-    if anchor == STATE_ANCHOR and engine != "native":
-        raise InputError(
-            "only the native engine knows the state",
-            key="config.env.anchor",
-            value=repr(anchor),
-            fix="use engine='native', or feedback+inventory+sticky",
         )
     check_whole("max_steps", max_steps, 1)
     return AlfworldEnv(find_data(data), engine, max_steps, anchor, regret)

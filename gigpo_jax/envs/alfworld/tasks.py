@@ -1,9 +1,6 @@
 """The six task types."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from gigpo_jax.core.errors import InputError
 
 # Generated games take the types in turn, in this order: another one gives other games.
 TASK_TYPES = (
@@ -16,24 +13,6 @@ TASK_TYPES = (
 )
 
 TASK_PREFIX = "Your task is to: "
-
-
-def check_task_types(task_types: Sequence[str]) -> None:
-    """Raises InputError unless there is a task type and all of them are among the known six."""
-    if isinstance(task_types, str) or not task_types:
-        raise InputError(
-            f"must be a list of one or more of {', '.join(TASK_TYPES)}",
-            key="task_types",
-            value=repr(task_types),
-        )
-    for task_type in task_types:
-        if task_type not in TASK_TYPES:
-            raise InputError(
-                "no such task type",
-                key="task_types",
-                value=repr(task_type),
-                fix=f"choose among {', '.join(TASK_TYPES)}",
-            )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.conversations import Conversation
-from gigpo_jax.env_bridge.prompts import History, PromptInput, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.samples import Sample

@@ -4,6 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.rollout.environment import summary_limit
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
+from gigpo_jax.rollout.episode_texts import add_episode_text, write_episode_text
 
 
 class SummariesPart(EpisodePart):
@@ -19,7 +20,7 @@ class SummariesPart(EpisodePart):
         if prompt.asks_summary:
             # The number of the step, which is not 0, with the other sign: no action has it.
             key = episode.key(-episode.step)
-            summary = await episode.write_text(prompt, key, self._limit)
-            episode.add_text(prompt, summary)
+            summary = await write_episode_text(episode, prompt, key, self._limit)
+            add_episode_text(episode, prompt, summary)
             prompt = episode.build_prompt()
         episode.prompt = prompt

@@ -9,8 +9,9 @@ from gigpo_jax.env_bridge.agents import (
     find_agent,
 )
 from gigpo_jax.env_bridge.prompts import History
-from gigpo_jax.envs import registry
+from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
+from gigpo_jax.rollout.episode_texts import write_note
 from gigpo_jax.trajectory import Turn
 
 REFLECTION = "reflection"  # name of the note
@@ -22,7 +23,7 @@ class ReflectionsPart(EpisodePart):
     def __init__(self, config: ConfigDict) -> None:
         """Finds the agent's prompt for a reflection; some agents have none."""
         make_template = find_agent(config.agent).reflection
-        introduction = registry.find_introduction(config.env.name)
+        introduction = find_introduction(config.env.name)
         self._template = None if make_template is None else make_template(introduction)
         self._history: History | None = None
 
@@ -51,4 +52,4 @@ class ReflectionsPart(EpisodePart):
         if self._template is None or episode.job.is_last_trial or episode.trajectory.won:
             return
         history = self._find_history(episode)
-        await episode.write_note(REFLECTION, self._template, history, REFLECTION_TOKENS)
+        await write_note(episode, REFLECTION, self._template, history, REFLECTION_TOKENS)

@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.env_bridge.conversations import CHAT
+from gigpo_jax.env_bridge.prompts import CHAT
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.policy import Policy

@@ -6,7 +6,7 @@ from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
-from gigpo_jax.env_bridge.prompts import shows_advice
+from gigpo_jax.env_bridge.prompts import Compact, Instruct
 from gigpo_jax.envs import registry
 
 KEYS = part_keys(
@@ -39,7 +39,7 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     env = config.env
     template = registry.find_style(env.name, env.prompt)
     # A program of a harness has prompts of its own.
-    shows = shows_advice(template) and not registry.spec(env.name).harness
+    shows = isinstance(template, (Compact, Instruct)) and not registry.spec(env.name).harness
     reason = f"prompts of env.name={env.name} with env.prompt={env.prompt} show no lessons"
     fix = "use env.prompt=full or compact, or train.experience=0"
     require(shows, run, "train.experience", reason, fix)

@@ -16,6 +16,7 @@ from gigpo_jax.env_bridge.react import write_transcript
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.rollout.episode import EngineFailure, EpisodeRunner
 from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
+from gigpo_jax.rollout.episode_texts import write_note
 from gigpo_jax.trajectory import Trajectory
 
 LESSON = "lesson"  # name of the note
@@ -68,7 +69,7 @@ class LessonRequest:
     """The prompt for a lesson, after an episode.
 
     Attributes:
-      template: Template of the prompts of steps, for which `prompts.shows_advice` holds.
+      template: Template of the prompts of steps, a `Compact` or an `Instruct`.
       zone: One of `ZONES`.
     """
 
@@ -110,7 +111,7 @@ async def _write_lesson(
     episode = Episode(job, trajectory, history, writer, observation, settings.max_steps)
     template = LessonRequest(settings.template, zone)
     try:
-        await episode.write_note(LESSON, template, history, LESSON_TOKENS)
+        await write_note(episode, LESSON, template, history, LESSON_TOKENS)
     except EngineFailure:
         pass
     finally:

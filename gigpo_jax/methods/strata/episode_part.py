@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.rollout.environment import summary_limit
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
+from gigpo_jax.rollout.episode_texts import add_episode_text, write_episode_text
 from gigpo_jax.trajectory import Turn
 
 STRATEGY_NUMBER = "strategy"  # name in `Turn.extra`
@@ -54,9 +55,9 @@ class StrategyPart(EpisodePart):
             if strategy.turn is None:
                 # No summary has this number: none is written after the last step.
                 key = episode.job.key(member, -episode.max_steps)
-                text = await episode.write_text(prompt, key, self._limit)
+                text = await write_episode_text(episode, prompt, key, self._limit)
                 strategy.turn = self.after_turn(episode, text)
-        episode.add_text(prompt, strategy.turn)
+        add_episode_text(episode, prompt, strategy.turn)
 
     def after_turn(self, episode: Episode, turn: Turn) -> Turn:
         """Adds the number of its strategy to the turn."""

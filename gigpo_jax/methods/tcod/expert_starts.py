@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
-from gigpo_jax.env_bridge.base import begin_episode
+from gigpo_jax.env_bridge.experts import begin_episode
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import flatten
 from gigpo_jax.core import references
 from gigpo_jax.core.errors import InputError, escape_controls
 
@@ -91,17 +90,6 @@ def run_name(config: ConfigDict) -> str:
     name = f"{config.env.name}-{config.rl.algorithm}-{model}-seed{config.seed}"
     # It becomes a folder's name; "module:NAME" has a colon.
     return re.sub(r"[^\w.-]+", "_", name)
-
-
-def make_start(
-    config: ConfigDict,
-    folder: Path,
-    step: int,
-    done: int,
-    records: Sequence[tuple[int, Mapping[str, float]]],
-) -> Start:
-    """A run's state for loggers when it starts or continues."""
-    return Start(run_name(config), folder, flatten(config.to_dict()), step, done, records)
 
 
 def as_code_block(text: str) -> str:

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.keys import flatten
 from gigpo_jax.core.errors import storage_errors
-from gigpo_jax.run.loggers.loggers import Logger, Start, make_start
+from gigpo_jax.run.loggers.loggers import Logger, Start, run_name
 from gigpo_jax.run.progress import note_compilation
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,9 @@ class MetricsWriter:
             from gigpo_jax.run.loggers.resumed_metrics import read_steps
 
             records = list(read_steps(self._path))
-        start = make_start(config, self._path.parent, self.step, self._done, records)
+        folder = self._path.parent
+        values = flatten(config.to_dict())
+        start = Start(run_name(config), folder, values, self.step, self._done, records)
         for name, make in makers.items():
             with self._switch_off_on_failure(name):
                 self._loggers[name] = make(start)

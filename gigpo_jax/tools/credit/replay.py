@@ -9,12 +9,12 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.conversations import summary_anchor
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task, anchor_hash
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.rollout.episode_parts import Episode, EpisodeJob
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
+from gigpo_jax.rollout.episode_texts import add_episode_text, summary_anchor
 from gigpo_jax.rollout.record import SavedEpisode, SavedStep
 from gigpo_jax.trajectory import Past, Trajectory, Turn
 
@@ -102,7 +102,7 @@ def _replay_step(
     if step.is_summary:
         _check_answers(is_same, episode.trajectory)
         turn = _make_turn(step, observation, current_prompt, images, plan)
-        episode.add_text(current_prompt, turn)
+        add_episode_text(episode, current_prompt, turn)
         return
     history.plan = settings.parse(step.response).plan or plan
     result = env.step(step.action)

@@ -24,11 +24,11 @@ from gigpo_jax.learner.signals.table import compute_columns, signal_bytes
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.policy import Policy
+from gigpo_jax.rollout.draws import draw_tasks
 from gigpo_jax.rollout.environment import RunEnvironment, env_options, episode_settings, list_tasks
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.tasks import draw_tasks
 from gigpo_jax.run.interrupts import Interrupts
 from gigpo_jax.run.open_run import OpenRun, open_run
 from gigpo_jax.run.progress import show_progress, show_stage

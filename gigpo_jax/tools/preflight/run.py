@@ -15,12 +15,13 @@ from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.memory import ENGINE, REPLAYED, count_older_policies
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
 from gigpo_jax.devices.server_config import server_config
+from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.models.vision.images import token_grid
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.policy import check_shape
-from gigpo_jax.rollout.environment import first_observations
+from gigpo_jax.rollout.environment import list_environments, split_tasks
 from gigpo_jax.rollout.pictures import check_modality
 from gigpo_jax.tools.preflight import report
 from gigpo_jax.tools.preflight.compiled import FIX
@@ -88,11 +89,24 @@ def _largest_images(config: ConfigDict, vision: VisionConfig) -> ImageSizes:
       InputError: an observation has no image.
     """
     sizes = []
-    for observation in first_observations(config):
+    for observation in _first_observations(config):
         check_modality(observation.images, reads_images=True)
         patches = [MERGE**2 * math.prod(token_grid(vision, image)) for image in observation.images]
         sizes.append(ImageSizes(len(patches), max(patches)))
     return max(sizes, key=lambda size: size.number * size.patches)
+
+
+def _first_observations(config: ConfigDict) -> list[Observation]:
+    """Returns the first observation of the first task of `env.split` in each environment."""
+    observations = []
+    for environment in list_environments(config):
+        env = environment.make()
+        try:
+            task = split_tasks(environment.config, env)[0]
+            observations.append(env.reset(task))
+        finally:
+            env.close()
+    return observations
 
 
 def examine(

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gigpo_jax.engines.endpoint.server import Endpoint
-from gigpo_jax.env_bridge.base import SessionAddress
+from gigpo_jax.env_bridge.harnesses import SessionAddress
 from tests.engines.endpoint import bigram
 from tests.engines.endpoint.serving import KEY, Watched, make_engine, serving
 from tests.engines.endpoint.test_tools import LOOK, ROOM, SAMPLING, TABLE, WORDS

@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.blackjack.env import BlackjackGame, choose_best, sum_points

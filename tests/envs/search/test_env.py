@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import EnvError, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.search.actions import parse_response

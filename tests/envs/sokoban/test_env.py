@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.sokoban.env import choose_best, format_cells, parse_cells

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gigpo_jax.env_bridge.prompts import Event, History, PromptInput, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import Event, History, PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue
 from gigpo_jax.envs.webshop.prompt import shorten_task, write_compact_prompt

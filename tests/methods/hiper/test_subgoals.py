@@ -8,7 +8,8 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.plans import shows_plans
-from gigpo_jax.env_bridge.prompts import History, build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.hiper.subgoals import (
@@ -151,7 +152,6 @@ def test_a_guide_demonstrates_its_strategy_before_the_first_step() -> None:
         max_steps=8,
         prompt_tokens=72,
         plan="strategy",
-        summary_tokens=6,
     )
     env = registry.make("examples.corridor.env:CORRIDOR")
     task = env.tasks("train")[0]

@@ -10,11 +10,10 @@ import pytest
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
-from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, summary_anchor
+from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, build_prompt
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.mem_agent.episode_part import SummariesPart
@@ -22,6 +21,7 @@ from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
 from gigpo_jax.rollout.demonstrations import demonstrate_episode
+from gigpo_jax.rollout.episode_texts import summary_anchor
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
@@ -39,13 +39,15 @@ from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, play
 CHAT = registry.find_style("example", "chat_compact")
 EOS = TOKENIZER.stop_token_ids[0]
 LIMITS = SummaryLimits(response=20, summary=16)
+LIMITED = dataclasses.replace(CHAT, summaries=LIMITS)
 CONFIG = default_config()
 CONFIG.sampling.max_summary_tokens = 16
 WRITING = dataclasses.replace(
     SETTINGS,
-    template=CHAT,
+    template=dataclasses.replace(
+        CHAT, summaries=SummaryLimits(SETTINGS.sampling.max_tokens, summary=16)
+    ),
     prompt_tokens=130,
-    summary_tokens=16,
     parts=[partial(SummariesPart, CONFIG)],
 )
 encode = prompt_encoder(TOKENIZER, None)
@@ -57,9 +59,7 @@ def observe(text: str) -> Observation:
 
 
 def prompt_of(text: str, history: History, limit: int = 90):
-    return build_step_prompt(
-        CHAT, observe(text), history, encode=encode, limit=limit, summaries=LIMITS
-    )
+    return build_prompt(LIMITED, observe(text), history, encode=encode, limit=limit)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,9 @@ def test_a_task_that_is_too_long_costs_its_own_episodes():
     def explain(inputs: PromptInput) -> str:
         return CHAT.system(inputs) + " coin" * (100 * inputs.task.endswith("pearl"))
 
-    settings = dataclasses.replace(WRITING, template=dataclasses.replace(CHAT, system=explain))
+    settings = dataclasses.replace(
+        WRITING, template=dataclasses.replace(WRITING.template, system=explain)
+    )
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         episodes = play(pool, settings=settings, groups=3, size=2)
     assert [episode.task.type for episode in episodes[2:4]] == ["find_pearl"] * 2
@@ -198,11 +200,12 @@ def test_a_summary_is_data():
     assert tokens.count(EOS) == 0
 
 
-@pytest.mark.parametrize("builder", [build_prompt, build_step_prompt])
-def test_a_number_behind_a_mark_is_no_image(builder):
+@pytest.mark.parametrize("style", ["compact", "chat_compact"])
+def test_a_number_behind_a_mark_is_no_image(style):
+    template = registry.find_style("example", style)
     text = f"coin {IMAGE}\ue0003\ue000"
-    prompt = builder(CHAT, observe(text), History(0), encode=encode, limit=80)
-    assert (prompt.images, "\ue000" in prompt.text) == ((), False)
+    prompt = build_prompt(template, observe(text), History(0), encode=encode, limit=80)
+    assert (prompt.images, text in prompt.text) == ((), True)
 
 
 def test_a_summary_reads_the_pictures_of_its_conversation_and_names_none():
@@ -212,11 +215,10 @@ def test_a_summary_reads_the_pictures_of_its_conversation_and_names_none():
     read = prompt_encoder(words, vision)
     picture = Observation(f"room {IMAGE}", "", None, "walk", (random_image(56, 84),))
     history = History(0)
+    template = dataclasses.replace(CHAT, summaries=SummaryLimits(8, 8))
 
     def build():
-        return build_step_prompt(
-            CHAT, picture, history, encode=read, limit=100, summaries=SummaryLimits(8, 8)
-        )
+        return build_prompt(template, picture, history, encode=read, limit=100)
 
     steps = 0
     while not (prompt := build()).asks_summary:

@@ -22,9 +22,10 @@ from gigpo_jax.config import default_config
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.env_bridge.agents import AGENTS
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+from gigpo_jax.env_bridge.conversations import make_conversation
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.methods.reflexion.episode_part import REFLECTION, ReflectionsPart
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ from tests.rollout.stand_in import same
 
 EXAMPLE = registry.ENVIRONMENTS["example"]
 AGENT = AGENTS["reflexion"]
-ABOUT = registry.find_introduction("example")
+ABOUT = find_introduction("example")
 assert AGENT.template is not None
 assert AGENT.reflection is not None
 CONFIG = default_config()

@@ -10,9 +10,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.methods.tcod.expert_starts import ExpertStarts
-from gigpo_jax.rollout.groups import GroupEnd
+from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.rollout.tasks import spare_groups
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past, finished_steps
 from tests.rollout.stand_in import EXAMPLE, begin_with, play
 
@@ -92,7 +91,7 @@ def test_a_state_that_the_replay_does_not_reach_ends_the_run() -> None:
 def test_a_task_in_place_of_another_one_begins_there_too() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=8) as pool:
         spares = spare_groups(pool.tasks("train"), 0, 6, 2, seed=3)
-        episodes = play(pool, size=2, starts=STARTS, iteration=0, ends=GroupEnd(spares=spares))
+        episodes = play(pool, size=2, starts=STARTS, iteration=0, ends=EarlyEnd(spares=spares))
     late = [episode for episode in episodes if episode.group >= 6]
     assert late
     assert all(episode.past.source == EXPERT for episode in late)

@@ -15,7 +15,7 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.env_bridge.prompts import build_prompt
+from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.learner.signals.saved import gradable_columns
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy

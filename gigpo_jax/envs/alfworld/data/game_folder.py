@@ -10,7 +10,6 @@ import logging
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
@@ -32,19 +31,6 @@ _ADVICE = (
     " --games 1000; or get the genuine ones with alfworld-download and use"
     " data=$ALFWORLD_DATA/json_2.1.1"
 )
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A folder of a split that is not a task.
-
-    Attributes:
-      path: Path, relative to the data folder.
-      reason: Reason in words.
-    """
-
-    path: str
-    reason: str
 
 
 def check_split_name(split: str) -> None:
@@ -168,8 +154,8 @@ def _inspect_folder(folder: str, name: str, files: list[str]) -> tuple[str, str]
     return task_type, ""
 
 
-def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped, ...]]:
-    """Lists a split's tasks and skipped folders by path.
+def list_games(data: Path, split: str) -> tuple[Task, ...]:
+    """Lists a split's tasks by path, and logs why folders are skipped.
 
     Raises:
       InputError: no such split, no game in it, or a file that cannot be read.
@@ -183,7 +169,7 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
             fix=_advise(data, split),
         )
     tasks: list[Task] = []
-    skipped: list[Skipped] = []
+    reasons: Counter[str] = Counter()
     for path, folders, files in os.walk(root):
         # In place: os.walk then does not enter these folders, such as a draft of `replace_folder`.
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -195,20 +181,20 @@ def list_games(data: Path, split: str) -> tuple[tuple[Task, ...], tuple[Skipped,
         if task_type:
             tasks.append(Task(name, task_type, split, f"{name}/{GAME_FILE}"))
         else:
-            skipped.append(Skipped(name, reason))
+            reasons[reason] += 1
 
-    reasons = sorted(Counter(folder.reason for folder in skipped).items())
-    for reason, count in reasons:
+    for reason, count in sorted(reasons.items()):
         _LOG.info("%s: %d folders skipped: %s", root, count, reason)
     if not tasks:
-        summary = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons)
+        summary = "; ".join(
+            f"{count} skipped: {reason}" for reason, count in sorted(reasons.items())
+        )
         raise InputError(
             f"holds no game ({summary or 'it is empty'})", key=root, fix=_advise(data, split)
         )
     # The order of a folder differs between file systems.
     tasks.sort(key=lambda task: task.id)
-    skipped.sort(key=lambda folder: folder.path)
-    return tuple(tasks), tuple(skipped)
+    return tuple(tasks)
 
 
 def _list_folders(data: Path) -> str:

@@ -9,6 +9,7 @@ from gigpo_jax.env_bridge.base import Progress, no_progress
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.envs.alfworld.data.generate import ensure_split, make_manifest
 from gigpo_jax.envs.alfworld.data.room_size import make_room_size
+from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
 
 
 def generate_games(
@@ -46,9 +47,29 @@ def generate_games(
         files.
     """
     room_size = make_room_size(size, receptacles, objects)
+    task_types = TASK_TYPES if task_types is None else task_types
+    _check_task_types(task_types)
     manifest = make_manifest(split, games, seed, room_size, task_types)
     if not os.fspath(out):
         raise InputError("no data folder", key="out", value="''", fix="name the one to write")
     folder = expand_path("out", out) / split
     ensure_split(folder, manifest, room_size, progress)
     return folder
+
+
+def _check_task_types(task_types: Sequence[str]) -> None:
+    """Raises InputError unless there is a task type and all of them are among the known six."""
+    if isinstance(task_types, str) or not task_types:
+        raise InputError(
+            f"must be a list of one or more of {', '.join(TASK_TYPES)}",
+            key="task_types",
+            value=repr(task_types),
+        )
+    for task_type in task_types:
+        if task_type not in TASK_TYPES:
+            raise InputError(
+                "no such task type",
+                key="task_types",
+                value=repr(task_type),
+                fix=f"choose among {', '.join(TASK_TYPES)}",
+            )

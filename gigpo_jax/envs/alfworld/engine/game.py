@@ -20,43 +20,7 @@ from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
-# The text of `help` in the official engine, its uneven column included.
-_HELP_ROWS = (
-    ("look:", "look around your current location"),
-    ("inventory:", "check your current inventory"),
-    ("go to (receptacle):", "move to a receptacle"),
-    ("open (receptacle):", "open a receptacle"),
-    ("close (receptacle):", "close a receptacle"),
-    ("take (object) from (receptacle):", "take an object from a receptacle"),
-    ("move (object) to (receptacle): ", "place an object in or on a receptacle"),
-    ("examine (something):", "examine a receptacle or an object"),
-    ("use (object):", "use an object"),
-    ("heat (object) with (receptacle):", "heat an object using a receptacle"),
-    ("clean (object) with (receptacle):", "clean an object using a receptacle"),
-    ("cool (object) with (receptacle):", "cool an object using a receptacle"),
-    ("slice (object) with (object):", "slice an object using a sharp object"),
-)
-HELP = "Available commands:\n" + "".join(
-    f"  {usage} {text}\n" if usage.endswith(" ") else f"  {usage:<33} {text}\n"
-    for usage, text in _HELP_ROWS
-)
-
 _MIDDLE = "You are in the middle of a room. Looking quickly around you, you see "
-# Words of the facts in `describe_state`. The place stands there by name; no rule and no text
-# depends on CHECKED and ON.
-_STATE_WORDS = {
-    f.OBJECT_AT: "at",
-    f.OPENED: "open",
-    f.IN: "in",
-    f.HOLDS: "holds",
-    f.HOLDS_ANY: "holds",
-    f.IS_CLEAN: "clean",
-    f.IS_HOT: "hot",
-    f.IS_COOL: "cool",
-    f.TOGGLED: "used",
-    f.SLICED: "sliced",
-}
-_BINARY_PREDICATES = frozenset((f.OBJECT_AT, f.IN, f.HOLDS))
 # Commands without an argument.
 _BARE_COMMANDS = {"look": (f.LOOK, 0, 0), "inventory": (f.INVENTORY, 0, 0), "help": (f.ASK, 0, 0)}
 
@@ -119,22 +83,12 @@ class Game:
         Equal texts of one game have equal futures: the same commands lead to the same admissible
         commands, feedback and rewards.
         """
-        # Deleted facts IN stay deleted for `look` where an object went through a third receptacle.
-        facts = (self._state ^ self.file.state) | self._deleted_contents
-        lines = []
-        for fact in sorted(facts):
-            predicate = _STATE_WORDS.get(f.get_predicate(fact))
-            if predicate is None:
-                continue
-            words = [predicate, self.file.names[f.get_first(fact)]]
-            if f.get_predicate(fact) in _BINARY_PREDICATES:
-                words.append(self.file.names[f.get_second(fact)])
-            if fact not in self._state:
-                words.insert(0, "not")
-            lines.append(" ".join(words))
+        from gigpo_jax.envs.alfworld.engine.whole_state import describe_changes
+
         receptacles = self.file.beside.get(self._place, ())
         place = _join_words([self.file.names[receptacle] for receptacle in receptacles])
-        return "\n".join((f"at {place or 'the start'}", *lines))
+        changes = describe_changes(self.file, self._state, self._deleted_contents)
+        return "\n".join((f"at {place or 'the start'}", *changes))
 
     def reset(self) -> GameStep:
         """Restarts the game; its text has room and task."""
@@ -339,6 +293,8 @@ class Game:
         return f"You are carrying: {self._list_things(self._held)}."
 
     def _show_help(self, _: int, __: int) -> str:
+        from gigpo_jax.envs.alfworld.engine.help_text import HELP
+
         self._state.add(f.encode_fact(f.CHECKED, self.file.agent))
         return HELP
 

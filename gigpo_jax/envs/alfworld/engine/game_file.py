@@ -12,7 +12,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.known_rules import check_domain, split_task
+from gigpo_jax.envs.alfworld.engine.known_rules import AGAIN, OFFICIAL, check_domain, split_task
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Problem, parse_problem
 from gigpo_jax.envs.alfworld.tasks import Goal
@@ -98,7 +98,7 @@ class GameFile:
             raise InputError(
                 "the (:goal section is none of the six of ALFWorld's task types",
                 key=path,
-                fix='play this game with engine="official"',
+                fix=OFFICIAL,
             )
         self.goal = self._make_condition(goal)
         # Only construction reads these, and a worker keeps many games in its cache.
@@ -132,7 +132,7 @@ class GameFile:
                 raise InputError(
                     f"{receptacle!r} has two locations, the native engine supports one",
                     key=self.path,
-                    fix='play this game with engine="official"',
+                    fix=OFFICIAL,
                 )
             location[self._index[receptacle]] = self._index[place]
         return location
@@ -406,16 +406,10 @@ def _read_json(name: str) -> dict[str, Any]:
     try:
         game = json.loads(content)
     except (ValueError, RecursionError):
-        raise InputError(
-            "not JSON (cut or edited?)", key=name, fix="make or download the game again"
-        ) from None
+        raise InputError("not JSON (cut or edited?)", key=name, fix=AGAIN) from None
     if not isinstance(game, dict):
-        raise InputError("holds no JSON object", key=name, fix="make or download the game again")
+        raise InputError("holds no JSON object", key=name, fix=AGAIN)
     for key in KEYS:
         if not isinstance(game.get(key), str):
-            raise InputError(
-                f"key {key!r} is missing or not a text",
-                key=name,
-                fix="make or download the game again",
-            )
+            raise InputError(f"key {key!r} is missing or not a text", key=name, fix=AGAIN)
     return game

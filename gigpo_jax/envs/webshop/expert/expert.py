@@ -79,7 +79,7 @@ class _Offer:
 
 
 class ShopExpert:
-    """A deterministic player of one episode of `max_steps` steps; see `base.Expert`."""
+    """A deterministic player of one episode of `max_steps` steps; see `experts.Expert`."""
 
     def __init__(self, *, max_steps: int = 15) -> None:
         self._remaining_steps = max_steps
