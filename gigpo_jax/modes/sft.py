@@ -176,7 +176,7 @@ def _response_measure(policy: Policy | None, config: ConfigDict) -> Callable[[st
         return lambda response: [0] * (len(split_words(response)) + 1)
     tokenizer = policy.tokenizer
     end = response_end(tokenizer, config)
-    return lambda text: [*tokenizer.encode(tokenizer.continue_response(text)), *end]
+    return lambda text: [*encode_response(tokenizer, text), *end]
 
 
 def play_demonstrations(
@@ -269,8 +269,8 @@ def encode_demonstrations(
         for turn in demonstration.turns:
             # No stop string ends a summary.
             end = tokenizer.stop_token_ids[:1] if turn.is_summary else response_ending
-            text = tokenizer.continue_response(turn.response)
-            targets.append(np.asarray([*tokenizer.encode(text), *end], np.int32))
+            response = encode_response(tokenizer, turn.response)
+            targets.append(np.asarray([*response, *end], np.int32))
         prompts = _encode_prompts(demonstration, targets, encode)
         for turn, target, tokens in zip(demonstration.turns, targets, prompts, strict=True):
             images = turn.images
@@ -318,6 +318,14 @@ def _encode_prompts(
                 tokens = [*tokens, *response, *rest]
         length = exchanges
         yield tokens
+
+
+def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Returns the ids of a whole response, behind the text that the generation prompt opens.
+
+    Special tokens in it lose their meaning, as in prompts: an action has names of the environment.
+    """
+    return tokenizer.encode(tokenizer.break_text(tokenizer.continue_response(text), "", ""))
 
 
 def response_end(tokenizer: Tokenizer, config: ConfigDict) -> tuple[int, ...]:

@@ -51,13 +51,14 @@ def test_the_end_of_a_turn_ends_a_response(tokenizer: Tokenizer) -> None:
 
 
 def test_sft_teaches_the_end_of_a_turn(tokenizer: Tokenizer) -> None:
-    turn = DemonstratedTurn("a room", "<action>look</action>", ())
+    # A name of the environment is no end.
+    turn = DemonstratedTurn("a room", "<action>take <|im_end|></action>", ())
     policy = Policy(SMALL["mha_tied"], None, tokenizer)
     config = default_config()
     config.sampling.stop = ()
     [[sample]] = sft.encode_demonstrations([Demonstration((turn,), True)], policy, config)
     text = tokenizer.decode(sample.response_tokens.tolist(), keep_special=True)
-    assert text == "<action>look</action><|im_end|>"
+    assert text == "<action>take < |im_end|></action><|im_end|>"
 
 
 def test_exported_folders_end_where_the_policy_does(tokenizer: Tokenizer, tmp_path: Path) -> None:

