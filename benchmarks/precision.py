@@ -1,10 +1,13 @@
 """Differences between engines and learner in the log-probabilities of sampled tokens.
 
     python -m benchmarks.precision --model FOLDER [--tokens 24] [--engines jax-float32 ..]
+    python -m benchmarks.precision --model FOLDER --texts mixed --tokens 64 \
+        --engines jax-float32 transformers-float32 vllm-float32 --output greedy.json
 
 Each engine draws responses to the same prompts at temperature 1; the learner scores them in float32
 and in bfloat16. The greedy texts of the engines in float32 are compared too. FOLDER may be what
-`gigpo export` wrote. The engines of vLLM need .venv-vllm (make vllm-venv) and run on the CPU.
+`gigpo export` wrote. The prompts are questions in English, or mixed: English, code, emoji, Chinese.
+The engines of vLLM need .venv-vllm (make vllm-venv) and run on the CPU; transformers needs torch.
 Writes benchmarks/results/precision.json.
 """
 
@@ -46,10 +49,24 @@ SUBJECTS = (
     "a clock",
 )
 QUESTIONS = ("What is {}?", "Write a sentence about {}.", "Name something like {}.")
-# Name -> dtype, and the dtype of the head in vLLM.
+TEXTS = {
+    "questions": [question.format(subject) for question in QUESTIONS for subject in SUBJECTS],
+    "mixed": [
+        "What is the capital of France?",
+        "Write a sentence about the sea.",
+        "Complete this: def fibonacci(n):\n    ",
+        "What does `SELECT COUNT(*) FROM users` do?",
+        "What does 🙂🤖 mean?",
+        "Who is in this picture? 👩‍👩‍👧",
+        "你好，你叫什么名字？",
+        "北京是哪个国家的首都？",
+    ],
+}
+# Name -> dtype, and the dtype of the head in vLLM. The first word is the program.
 ENGINES = {
     "jax-float32": ("float32", None),
     "jax-bfloat16": ("bfloat16", None),
+    "transformers-float32": ("float32", None),
     "vllm-float32": ("float32", "float32"),
     "vllm-bfloat16": ("bfloat16", "float32"),
     "vllm-bfloat16-head": ("bfloat16", "model"),
@@ -57,10 +74,9 @@ ENGINES = {
 Responses = list[tuple[list[int], list[float]]]  # tokens and log-probabilities
 
 
-def make_prompts(tokenizer: Tokenizer, count: int) -> list[list[int]]:
-    """Encodes different questions as chats."""
-    texts = [question.format(subject) for question in QUESTIONS for subject in SUBJECTS]
-    return [tokenizer.encode_chat(text) for text in texts[:count]]
+def make_prompts(tokenizer: Tokenizer, name: str, count: int) -> list[list[int]]:
+    """Encodes different texts as chats."""
+    return [tokenizer.encode_chat(text) for text in TEXTS[name][:count]]
 
 
 def sample_jax(
@@ -87,6 +103,37 @@ def sample_jax(
 
     with JaxEngine(config, params, settings, tokenizer=load_tokenizer(folder)) as engine:
         return [asyncio.run(sample_all(engine, each)) for each in sampling]
+
+
+def sample_transformers(
+    folder: Path, prompts: Sequence[list[int]], sampling: Sequence[SamplingParams]
+) -> list[Responses]:
+    """Draws the responses of each of the settings from transformers, in float32."""
+    import torch
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder, dtype=torch.float32)
+    model.generation_config = transformers.GenerationConfig()  # no end, and no other settings
+    torch.manual_seed(0)
+
+    def sample_one(prompt: list[int], each: SamplingParams) -> tuple[list[int], list[float]]:
+        ids = torch.asarray([prompt])
+        with torch.no_grad():
+            drawn = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=each.temperature > 0,
+                top_k=0,
+                max_new_tokens=each.max_tokens,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        tokens = drawn.sequences[0, len(prompt) :]
+        logprobs = torch.log_softmax(torch.cat(drawn.logits), -1)
+        return tokens.tolist(), logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+
+    return [[sample_one(prompt, each) for prompt in prompts] for each in sampling]
 
 
 def sample_vllm(
@@ -190,11 +237,13 @@ def measure_engine(
     """Measures an engine against the learner."""
     dtype, head = ENGINES[name]
     tokenizer = load_tokenizer(args.model)
-    prompts = make_prompts(tokenizer, args.prompts)
+    prompts = make_prompts(tokenizer, args.texts, args.prompts)
     drawn = SamplingParams(max_tokens=args.tokens, key=(1, 0))
     greedy = SamplingParams(temperature=0, max_tokens=args.tokens)
     settings = [drawn, greedy] if dtype == "float32" else [drawn]
-    if head is None:
+    if name.startswith("transformers"):
+        responses, *greedy_responses = sample_transformers(args.model, prompts, settings)
+    elif head is None:
         responses, *greedy_responses = sample_jax(args.model, dtype, prompts, settings)
     else:
         responses, *greedy_responses = sample_vllm(args.model, dtype, head, prompts, settings)
@@ -220,7 +269,8 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=list(ENGINES))
-    parser.add_argument("--prompts", type=int, default=20)
+    parser.add_argument("--texts", choices=list(TEXTS), default="questions")
+    parser.add_argument("--prompts", type=int, default=20, help="at most")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
@@ -235,13 +285,14 @@ def main() -> None:
             equal = sum(len(set(group)) == 1 for group in zip(*texts, strict=True))
         record = {
             "model": args.model.name,
-            "prompts": args.prompts,
+            "texts": args.texts,
+            "prompts": len(TEXTS[args.texts][: args.prompts]),
             "equal_greedy_texts": equal,
             "results": results,
         }
         args.output.write_text(json.dumps(record, indent=1) + "\n")
     if equal is not None:
-        print(f"{equal} of {args.prompts} greedy texts are equal in float32")
+        print(f"{equal} of {len(texts[0])} greedy texts are equal in float32")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The shape of SmolLM2-135M on CPUs: forward, update and sampling, beside torch + transformers.
 
-    python benchmarks/real_size.py [--repeats 3] [--threads 2] [--parts forward update sampling]
+    python benchmarks/real_size.py [--repeats 3] [--threads 2] [--parts forward update ..]
 
 Random weights, float32 on both sides (sampling in bfloat16 too), the same tokens. The sides take
 turns (A B A B ...), medians count, and the ratio is the median of the ratios of neighbouring turns;
@@ -12,6 +12,9 @@ CPU seconds count the process, and tell more than the clock on a busy machine. "
   sides. "agent": the last 32 tokens are a response, as in training; the others have no such thing.
 * sampling: 32 responses of 24 tokens behind prompts of 180, four prompts for eight responses each,
   as the groups of an iteration begin.
+* rollout: 16 conversations of three responses of 24 tokens, in two groups; prompts of 180 tokens,
+  messages of 30. The plain side reads the same tokens at once: both count all tokens.
+* compile: seconds of an engine's programs, without and with the cache of compiled programs.
 
 Writes benchmarks/results/real_size.json.
 """
@@ -22,6 +25,7 @@ import json
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +36,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
+from jax.experimental.compilation_cache import compilation_cache
 
+from gigpo_jax.devices.program_cache import MIN_COMPILE_S
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.learner.fitted_rows import RowFit
@@ -53,6 +59,9 @@ LENGTH = 256
 RESPONSES = 32
 PROMPT = 180
 NEW = 24
+CONVERSATIONS = 16
+TURNS = 3
+MESSAGE = 30
 Call = Callable[[], object]
 
 
@@ -93,7 +102,8 @@ def draw_tokens(rows: int, length: int) -> np.ndarray:
 
 
 def take_turns(sides: dict[str, Call], tokens: int, repeats: int) -> dict[str, Any]:
-    """Times the sides in turns, after one call each that compiles; "torch" is the other side."""
+    """Times the sides in turns, after one call each that compiles; the last is the other side."""
+    other = list(sides)[-1]
     wall: dict[str, list[float]] = {name: [] for name in sides}
     cpu: dict[str, list[float]] = {name: [] for name in sides}
     first_s = {}
@@ -111,10 +121,10 @@ def take_turns(sides: dict[str, Call], tokens: int, repeats: int) -> dict[str, A
     for name in sides:
         result[f"{name}_tokens_per_s"] = round(tokens / statistics.median(wall[name]), 1)
         result[f"{name}_tokens_per_cpu_s"] = round(tokens / statistics.median(cpu[name]), 1)
-        if name != "torch" and "torch" in sides:
-            pairs = zip(wall["torch"], wall[name], strict=True)
+        if name != other:
+            pairs = zip(wall[other], wall[name], strict=True)
             result[f"{name}_ratio"] = round(statistics.median(t / j for t, j in pairs), 2)
-            pairs = zip(cpu["torch"], cpu[name], strict=True)
+            pairs = zip(cpu[other], cpu[name], strict=True)
             result[f"{name}_ratio_cpu"] = round(statistics.median(t / j for t, j in pairs), 2)
     return result
 
@@ -268,16 +278,101 @@ def time_sampling(repeats: int, dtype: str) -> dict[str, Any]:
     return take_turns(sides, RESPONSES * NEW, repeats)
 
 
+def conversation_engine() -> JaxEngine:
+    """An engine as a run with conversations has it, not yet compiled."""
+    settings = EngineSettings(
+        slots=CONVERSATIONS,
+        max_length=PROMPT + TURNS * (NEW + MESSAGE),
+        prefill_rows=(CONVERSATIONS,),
+        prefill_chunk=32,
+        keep_responses=True,
+        dtype=jnp.dtype("float32"),
+    )
+    return JaxEngine(MODEL, random_params(), settings)
+
+
+def our_rollout(prompts: np.ndarray, messages: np.ndarray) -> Call:
+    """All conversations at once; `messages` [conversations, turns - 1, M]."""
+    engine = conversation_engine()
+    engine.warmup()
+    turn = 0
+
+    async def play(number: int) -> None:
+        # New prompts in every turn: nothing is left of an earlier one.
+        def shift(tokens: np.ndarray) -> np.ndarray:
+            return (3 + (tokens + 97 * turn) % (MODEL.vocab_size - 3)).astype(np.int32)
+
+        session = (turn, number)
+        tokens = shift(prompts[number])
+        for step in range(TURNS):
+            key = (turn * CONVERSATIONS + number, step)
+            settings = SamplingParams(max_tokens=NEW, key=key, session=session)
+            completion = await engine.generate(tokens, settings)
+            if step < TURNS - 1:
+                message = shift(messages[number, step])
+                tokens = np.concatenate([tokens, completion.tokens, message])
+        engine.end_session(session)
+
+    async def play_all() -> None:
+        nonlocal turn
+        turn += 1
+        await asyncio.gather(*map(play, range(CONVERSATIONS)))
+
+    return lambda: asyncio.run(play_all())
+
+
+def time_rollout(repeats: int) -> dict[str, Any]:
+    """All tokens of conversations: read and decoded, or read at once."""
+    length = PROMPT + TURNS * NEW + (TURNS - 1) * MESSAGE
+    prompts = np.repeat(draw_tokens(CONVERSATIONS // 8, PROMPT), 8, axis=0)
+    messages = draw_tokens(CONVERSATIONS * (TURNS - 1), MESSAGE)
+    tokens = draw_tokens(CONVERSATIONS, length)
+    params = random_params()
+    plain = jax.jit(lambda params, tokens: decoder.logits(MODEL, params, tokens))
+
+    def read_plain() -> None:
+        for start in range(0, CONVERSATIONS, ROWS):
+            jax.block_until_ready(plain(params, tokens[start : start + ROWS]))
+
+    sides: dict[str, Call] = {
+        "engine": our_rollout(prompts, messages.reshape(CONVERSATIONS, TURNS - 1, MESSAGE)),
+        "plain": read_plain,
+    }
+    return take_turns(sides, tokens.size, repeats)
+
+
+def time_compilation() -> dict[str, Any]:
+    """Seconds in which an engine is ready, its programs compiled or read from the cache."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_S)
+        for name in ("cold", "cached"):
+            jax.clear_caches()
+            with conversation_engine() as engine:
+                wall_start = time.perf_counter()
+                cpu_start = time.process_time()
+                engine.warmup()
+                seconds[f"{name}_s"] = round(time.perf_counter() - wall_start, 1)
+                seconds[f"{name}_cpu_s"] = round(time.process_time() - cpu_start, 1)
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of torch")
-    parts = ("forward", "update", "sampling")
+    parts = ("forward", "update", "sampling", "rollout", "compile")
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--out", type=Path, default=RESULTS / "real_size.json")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     results: dict[str, Any] = {}
+    # First: the cache is that of the process.
+    if "compile" in args.parts:
+        results["compile"] = time_compilation()
     if "forward" in args.parts:
         results["forward"] = time_forward(args.repeats)
     if "update" in args.parts:
@@ -285,6 +380,8 @@ def main() -> None:
     if "sampling" in args.parts:
         for dtype in ("float32", "bfloat16"):
             results[f"sampling_{dtype}"] = time_sampling(args.repeats, dtype)
+    if "rollout" in args.parts:
+        results["rollout"] = time_rollout(args.repeats)
     record = {
         "results": results,
         "repeats": args.repeats,
