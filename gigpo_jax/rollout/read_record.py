@@ -17,10 +17,11 @@ from gigpo_jax.rollout.record import (
     SavedStep,
     list_tokens,
 )
+from gigpo_jax.trajectory import FORKS
 
 # Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts, version 4
-# no summaries, version 5 no versions of tokens.
-READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
+# no summaries, version 5 no versions of tokens, version 6 no sources of pasts.
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 # Errors of a damaged file: of its compression, then of its content.
 _FILE_ERRORS = (OSError, EOFError, zlib.error, StopIteration, RecursionError)
 _CONTENT_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
@@ -88,4 +89,6 @@ def _parse_episode(
         steps.append(SavedStep(**fields))
     # A field that does not exist raises TypeError: the file is then called damaged.
     past = tuple(line.get("past", ()))
-    return SavedEpisode(**line | {"steps": tuple(steps), "past": past})
+    # Older files do not tell; forks are the most common.
+    source = line.get("source", FORKS if past else "")
+    return SavedEpisode(**line | {"steps": tuple(steps), "past": past, "source": source})

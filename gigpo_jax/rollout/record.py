@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gigpo_jax.models.vision.images import ImagePatches
 
 FORMAT = "gigpo_jax rollouts"
-VERSION = 6
+VERSION = 7
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
@@ -86,7 +86,8 @@ class SavedStep:
 class SavedEpisode:
     """One episode and its task, with the fields of `trajectory.Trajectory` and of `Task`.
 
-    `task` is the id, and `past` the replayed actions.
+    `task` is the id, `past` the replayed actions, and `source` the source of the past, "" without
+    one.
     """
 
     task: str
@@ -107,6 +108,7 @@ class SavedEpisode:
     answer: str = ""
     environment: str = ""
     past: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def length(self) -> int:
@@ -274,6 +276,7 @@ def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEp
     texts = {
         "task": trajectory.task.id,
         "past": trajectory.past.actions,
+        "source": trajectory.past.source if trajectory.past.actions else "",
         "reflection": trajectory.notes.get("reflection", ""),
     }
     task = _shared_fields(SavedEpisode, trajectory.task)

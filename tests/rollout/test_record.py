@@ -14,7 +14,7 @@ from gigpo_jax.env_bridge.types import IMAGE, Task
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import Rollouts, collect_rollouts, write_rollouts
-from gigpo_jax.trajectory import StepCredit, Trajectory, Turn
+from gigpo_jax.trajectory import EARLIER, Past, StepCredit, Trajectory, Turn
 from tests.models.shapes import VISION
 from tests.models.vision.test_images import random_image
 from tests.small_disk import SmallDisk
@@ -131,9 +131,25 @@ def test_the_version_of_each_token_is_read_back(tmp_path: pathlib.Path) -> None:
     assert (second.version, second.versions) == (3, None)
 
 
+def test_the_source_of_a_past_is_read_back(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    past = Past(("go",), source=EARLIER)
+    credit = StepCredit(*np.zeros((3, 1), np.float32), np.arange(1))
+    episode = Trajectory(Task("a", "", ""), 0, 0, [turn(0.0)], past=past)
+    settings = {"gamma": 1.0, "iteration": 0, "temperature": 1.0}
+    write_rollouts(path, collect_rollouts([episode], credit, None, decode=str, **settings))
+    (saved,) = read_rollouts(path).episodes
+    assert (saved.past, saved.source) == (("go",), "earlier_starts")
+    header, line = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
+    del line["source"]
+    old = f"{json.dumps(header | {'version': 6})}\n{json.dumps(line)}\n"
+    path.write_bytes(gzip.compress(old.encode()))
+    assert read_rollouts(path).episodes == (replace(saved, source="forks"),)
+
+
 @pytest.mark.parametrize(
     ("version", "missing"),
-    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ()), (5, ())],
+    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ()), (5, ()), (6, ())],
 )
 def test_a_file_of_an_older_version_is_read(
     version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
@@ -144,9 +160,9 @@ def test_a_file_of_an_older_version_is_read(
     header, *episodes = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
     values = [[episode.pop(name) for name in missing] for episode in episodes]
     for episode in episodes:
-        assert episode.pop("past") == []
+        assert (episode.pop("past"), episode.pop("source")) == ([], "")
     assert (header["version"], values) == (
-        6,
+        7,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
     assert header.pop("pictures") == []

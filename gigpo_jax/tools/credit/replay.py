@@ -66,7 +66,7 @@ def _replay_episode(
         won=saved.won,
         score=saved.score,
         truncated=saved.truncated,
-        past=Past(saved.past),
+        past=Past(saved.past, source=saved.source),
     )
     observation = env.reset(task)
     trajectory.words = observation.task

@@ -22,6 +22,7 @@ from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run.machine_types import read_types
 from gigpo_jax.run.saved_runs import read_records
 from gigpo_jax.tools.inspect.example import find_example
+from gigpo_jax.trajectory import FORKS
 
 # (group, member, step) -> advantage, its standard error, and regret or None, as measured by
 # `gigpo_jax.tools.credit`.
@@ -288,6 +289,7 @@ def _describe_episode(
         "aborted": episode.aborted,
         "reason": episode.reason,
         "replayed": len(episode.past),
+        "forked": episode.source == FORKS,
         "steps": steps,
     }
 

@@ -245,9 +245,9 @@ function seen(content, episode, step, s) {
 function verdict(content, episode, step, here) {
   if (episode.aborted) return el("p", { class: "verdict" }, `The episode was aborted (${episode.reason}); it takes part in nothing.`);
   // A fork begins in a chosen state: it is not one of the episodes that tell how often the task is won.
-  const done = content.episodes.filter((x) => !x.aborted && !x.replayed), wins = done.filter((x) => x.won).length;
+  const done = content.episodes.filter((x) => !x.aborted && !x.forked), wins = done.filter((x) => x.won).length;
   const mean = here.reduce((sum, x) => sum + x.step.return, 0) / here.length;
-  const lines = [`Its episode ${episode.replayed ? "began in a state of another one and " : ""}was ${outcome(episode.won)}; ${wins} of the ${done.length} ${episode.replayed ? "whole " : ""}episodes of this task were won. Episode advantage: ${signed(step.episode)}.`,
+  const lines = [`Its episode ${episode.forked ? "began in a state of another one and " : ""}was ${outcome(episode.won)}; ${wins} of the ${done.length} ${episode.forked ? "whole " : ""}episodes of this task were won. Episode advantage: ${signed(step.episode)}.`,
     here.length > 1 ? `${here.length} ${step.summary ? "summaries" : "steps"} of these episodes were ${step.summary ? "written in" : "taken from"} this same state. What followed this one was worth ${step.return.toFixed(2)}, ` +
       `on average ${mean.toFixed(2)}. Step advantage: ${signed(step.step)}.` : "No other step was taken from this state, so there is nothing to compare it with. Step advantage: 0.",
     `Together ${signed(step.total)}: the update makes this response ${!step.total ? "neither more nor less" : step.total > 0 ? "more" : "less"} likely.`];
