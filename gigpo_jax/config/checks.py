@@ -40,7 +40,6 @@ def check_config(config: ConfigDict, trains: bool) -> None:
                 if part.check_member:
                     part.check_member(member, config)
             _check_environment(member, config)
-            _check_harness(member, config)
             _check_algorithm(member, config)
     if not mix.writes_summaries(config):
         reader = f"env.context={config.env.context} with env.plan={config.env.plan}"
@@ -268,22 +267,6 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
             value=repr(env.options.data),
             fix="add --config.env.generate={} to use this folder",
         )
-
-
-def _check_harness(config: ConfigDict, run: ConfigDict) -> None:
-    """Checks an environment that plays whole episodes by itself."""
-    env = config.env
-    if not registry.spec(env.name).harness:
-        return
-    reason = "the program of the harness ends its episodes"
-    require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
-    reason = "the program of the harness posts the rewards"
-    require(not env.regret_reward, config, "env.regret_reward", reason, "use 0")
-    # More needs snapshots of the engine; the endpoint has one engine.
-    is_new = run.train.max_staleness <= 1
-    reason = "a harness plays with the newest weights"
-    fix = f"at most 1 with env.name={env.name}"
-    require(is_new, run, "train.max_staleness", reason, fix)
 
 
 def _check_algorithm(config: ConfigDict, run: ConfigDict) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.flags import FLAGS
 from gigpo_jax.config.keys import DEFAULTS, KEYS
 from gigpo_jax.config.resolve import declared_types, unknown_keys
 from gigpo_jax.core import packaged
@@ -107,14 +106,10 @@ def _find_config_file(name: str) -> Path:
     for path in (Path(name), packaged.ROOT / name, folder / f"{name}.py"):
         if path.is_file():
             return path
-    packaged_names = sorted(path.stem for path in folder.glob("*.py"))
-    neighbours = {}
-    if Path(name).suffix:
-        neighbours = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
-    near = nearest_names(Path(name).stem, {*neighbours, *packaged_names}) or packaged_names
-    files = ", ".join(neighbours.get(stem, stem) for stem in near)
-    reason = "no such file or packaged config"
-    raise InputError(reason, key="--config", value=name, fix=f"nearest: {files}")
+    from gigpo_jax.config.nearest import nearest_configs
+
+    fix = f"nearest: {', '.join(nearest_configs(name, folder))}"
+    raise InputError("no such file or packaged config", key="--config", value=name, fix=fix)
 
 
 @contextlib.contextmanager
@@ -134,14 +129,9 @@ def split_override(word: str) -> tuple[str, str]:
     """Splits a word `--config.KEY=VALUE`; raises InputError for another one."""
     key, equals, text = word.removeprefix(PREFIX).partition("=")
     if not word.startswith(PREFIX) or not equals:
-        flag = word.partition("=")[0]
-        if flag in FLAGS:
-            raise InputError("no flag of this command", key=repr(flag), fix="leave it out")
-        from gigpo_jax.config.nearest import nearest_flags
+        from gigpo_jax.config.nearest import explain_flag
 
-        near = nearest_flags(flag)
-        hint = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
-        raise InputError("no such flag", key=repr(word), fix=hint)
+        raise explain_flag(word)
     return key, text
 
 

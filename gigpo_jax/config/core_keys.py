@@ -88,8 +88,7 @@ CORE: dict[str, Key] = {
     ),
     "env.anchor": Key(
         "",
-        'anchor state of steps; "": the published one, the first that gigpo keys anchor names for '
-        "an environment (docs/advantages.md)",
+        'anchor state of steps; "": the first one that gigpo keys anchor names, as published',
         mixes=True,
     ),
     "env.regret": Key(

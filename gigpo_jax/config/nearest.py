@@ -1,10 +1,11 @@
 """Advice about misspelt keys and flags; a run without a mistake does not import it."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from gigpo_jax.config.flags import FLAGS
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.core.errors import nearest_names
+from gigpo_jax.core.errors import InputError, nearest_names
 
 
 def nearest_keys(name: str, names: Iterable[str]) -> list[str]:
@@ -18,8 +19,27 @@ def nearest_keys(name: str, names: Iterable[str]) -> list[str]:
     return [key for key in keys if word in KEYS[key].help.lower()][:3]
 
 
-def nearest_flags(flag: str) -> list[str]:
-    """The flags that somebody may have meant with an unknown one."""
+def nearest_configs(name: str, folder: Path) -> list[str]:
+    """Packaged configs of a folder, and files beside a path, that are spelt like a name."""
+    packaged = sorted(path.stem for path in folder.glob("*.py"))
+    neighbours = {}
+    if Path(name).suffix:
+        neighbours = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
+    near = nearest_names(Path(name).stem, {*neighbours, *packaged}) or packaged
+    return [neighbours.get(stem, stem) for stem in near]
+
+
+def explain_flag(word: str) -> InputError:
+    """The error of a word of the command line that sets no key."""
+    flag = word.partition("=")[0]
+    if flag in FLAGS:
+        return InputError("no flag of this command", key=repr(flag), fix="leave it out")
+    near = _nearest_flags(flag)
+    fix = f"nearest: {', '.join(near)}" if near else "write --config.KEY=VALUE, or see --help"
+    return InputError("no such flag", key=repr(word), fix=fix)
+
+
+def _nearest_flags(flag: str) -> list[str]:
     name = flag.lstrip("-").removeprefix("config.")
     # A key without its section first: `--groups` is spelt like `--out`.
     keys = [key for key in KEYS if name and f".{key}".endswith(f".{name}")]

@@ -9,8 +9,6 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.rl.algorithms import find_algorithm
 
-LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
-
 
 def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = "") -> None:
     """Raises an InputError about a key unless the condition holds."""
@@ -44,20 +42,3 @@ def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
     for signal in signal_classes(config):
         reason = signal.reads_steps_alone.format(text)
         require(not reason, config, key, f"{config.rl.algorithm} {reason}", fix)
-
-
-def host_of(url: str) -> str:
-    address = url.partition("://")[2]
-    host, _, port = address.rpartition(":")
-    return host if port.isdigit() else address
-
-
-def require_urls(config: ConfigDict, name: str) -> None:
-    urls = [url.strip() for url in value_of(config, name).split(",")]
-    for url in urls:
-        host = url.removeprefix("http://").removeprefix("https://")
-        # Nothing after host and port: paths of requests are joined to it. Nothing secret either:
-        # the config is saved and printed.
-        is_url = host != url and host != "" and "@" not in host and not set(host) & set("/?# ")
-        require(is_url, config, name, f"{url!r} is not like http://host:port")
-    require(len(set(urls)) == len(urls), config, name, "names a server twice")

@@ -21,16 +21,26 @@ KEYS = part_keys(
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
-    """Checks that a harness may play for as long as a response may take."""
-    if not registry.spec(config.env.name).harness:
+    """Checks an environment that plays whole episodes by itself."""
+    env = config.env
+    if not registry.spec(env.name).harness:
         return
     request_s = run.engine.request_timeout_s
     # A harness plays its whole episode in one step. With a shorter limit its worker would be
     # replaced while it still waits for a response.
-    is_long = config.env.step_timeout_s >= request_s
+    is_long = env.step_timeout_s >= request_s
     reason = "a harness plays a whole episode in this time"
     fix = f"at least engine.request_timeout_s={request_s:g}, such as 900"
     require(is_long, config, "env.step_timeout_s", reason, fix)
+    reason = "the program of the harness ends its episodes"
+    require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
+    reason = "the program of the harness posts the rewards"
+    require(not env.regret_reward, config, "env.regret_reward", reason, "use 0")
+    # More needs snapshots of the engine; the endpoint has one engine.
+    is_new = run.train.max_staleness <= 1
+    reason = "a harness plays with the newest weights"
+    fix = f"at most 1 with env.name={env.name}"
+    require(is_new, run, "train.max_staleness", reason, fix)
 
 
 PART = Part(KEYS, check_member=check_member)

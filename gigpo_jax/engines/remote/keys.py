@@ -4,9 +4,10 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys, value_of
-from gigpo_jax.config.requirements import LOOPBACK, host_of, require, require_urls
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE
 
+LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
 KEYS = part_keys(
     declare(
         "engine.urls",
@@ -80,11 +81,29 @@ def _check_servers(config: ConfigDict) -> None:
         require(is_vllm, config, "engine.urls", reason, fix)
         return
     require_urls(config, "engine.urls")
-    hosts = {host_of(url.strip()) for url in engine.urls.split(",")}
+    hosts = {_host_of(url.strip()) for url in engine.urls.split(",")}
     reason = "vLLM servers on other machines take weights from a shared folder"
     fix = "name their --weights-dir (GIGPO_WEIGHTS_DIR)"
     is_reached = engine.weights_dir != "" or hosts <= LOOPBACK or not is_vllm
     require(is_reached, config, "engine.weights_dir", reason, fix)
+
+
+def _host_of(url: str) -> str:
+    address = url.partition("://")[2]
+    host, _, port = address.rpartition(":")
+    return host if port.isdigit() else address
+
+
+def require_urls(config: ConfigDict, name: str) -> None:
+    """Raises an InputError for texts in place of distinct URLs of servers."""
+    urls = [url.strip() for url in value_of(config, name).split(",")]
+    for url in urls:
+        host = url.removeprefix("http://").removeprefix("https://")
+        # Nothing after host and port: paths of requests are joined to it. Nothing secret either:
+        # the config is saved and printed.
+        is_url = host != url and host != "" and "@" not in host and not set(host) & set("/?# ")
+        require(is_url, config, name, f"{url!r} is not like http://host:port")
+    require(len(set(urls)) == len(urls), config, name, "names a server twice")
 
 
 PART = Part(KEYS, check=check)

@@ -13,11 +13,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.requirements import require, require_urls
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.engines.base import EngineLost
+from gigpo_jax.engines.remote.keys import require_urls
 from gigpo_jax.learner.samples import join_continuations
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.base import Signal
