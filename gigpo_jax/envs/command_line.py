@@ -13,9 +13,8 @@ from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.env_bridge.checker import EnvCheckError, ReplayError
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import commands
-from gigpo_jax.envs.alfworld.data.game_folder import SPLITS
 from gigpo_jax.envs.alfworld.data.room_size import SIZES
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
+from gigpo_jax.envs.alfworld.tasks import SPLITS, TASK_TYPES
 from gigpo_jax.envs.flags import parse_key_value
 from gigpo_jax.envs.panel_score import FORM
 from gigpo_jax.envs.search.data import generate as search

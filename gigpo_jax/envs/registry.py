@@ -59,10 +59,9 @@ def spec(name: str) -> Environment:
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """Builds an environment.
+    """Builds an environment; `name` is as in `spec`.
 
     Args:
-      name: Name of the environment, as in `spec`.
       options: Values of `Environment.options` and `Environment.run_arguments`.
 
     Raises:
@@ -92,15 +91,10 @@ def check_anchor(entry: Environment, anchor: str) -> None:
 
 
 def make_expert(name: str, seed: int, **options: Any) -> "Expert":
-    """Builds a demonstrator for one episode.
+    """Builds a demonstrator for one episode, given values of `Environment.expert_options`.
 
-    Args:
-      name: Name of the environment, as in `spec`.
-      seed: Seed of the expert's random choices.
-      options: Values of `Environment.expert_options`.
-
-    Raises:
-      InputError: as `make`, or the environment has no expert.
+    `seed` is the seed of its random choices. Raises InputError as `make`, or if the environment has
+    no expert.
     """
     entry = spec(name)
     key = "config.sft.demonstrator"

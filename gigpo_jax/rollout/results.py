@@ -43,8 +43,8 @@ def collect_outcomes(
 ) -> list[Outcome]:
     """Gathers from all hosts how every task ended.
 
-    Later trials than `trials` do not count. A task is won if a trial is won. Its score is the
-    score of the best trial, its length the steps of all of them.
+    A task is won if a trial is won. Its score is the score of the best trial, its length the steps
+    of all of them.
 
     Args:
       trajectories: Trajectories of this host; group is the index of the task, member the number of

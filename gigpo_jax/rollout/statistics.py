@@ -25,15 +25,11 @@ def metrics_by_environment(
     types_by_label = defaultdict(set)
     for task in tasks:
         types_by_label[task.environment].add(task.type)
-    metrics = rollout_metrics(
-        trajectories, finished_steps(trajectories), types_by_label.get("", ()), turn_metrics
-    )
+    metrics = rollout_metrics(trajectories, types_by_label.get("", ()), turn_metrics)
     for label in sorted(filter(None, types_by_label)):
         selection = [t for t in trajectories if t.task.environment == label]
-        selected_steps = finished_steps(selection)
-        for name, value in rollout_metrics(
-            selection, selected_steps, types_by_label[label], turn_metrics
-        ).items():
+        selected = rollout_metrics(selection, types_by_label[label], turn_metrics)
+        for name, value in selected.items():
             section, quantity, *task_type = name.split("/")
             metrics["/".join((section, quantity, label, *task_type))] = value
     return metrics
@@ -41,7 +37,6 @@ def metrics_by_environment(
 
 def rollout_metrics(
     trajectories: Sequence[Trajectory],
-    steps: Sequence[Step],
     task_types: Iterable[str],
     turn_metrics: Sequence[str] = (),
 ) -> dict[str, float]:
@@ -49,7 +44,6 @@ def rollout_metrics(
 
     Args:
       trajectories: Trajectories of this host, aborted and replaced ones included.
-      steps: Their `finished_steps`.
       task_types: Task types of the whole split, so that all hosts report the same names.
       turn_metrics: Names in `Turn.metrics`, the same on all hosts.
 
@@ -78,7 +72,7 @@ def rollout_metrics(
         "episode/regret": [_total_regret(t) for t in whole if _has_regret(t)],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": [t.admissible for t in turns if t.admissible is not None],
-        "credit/ambiguous_anchor_share": ambiguous_anchors(steps),
+        "credit/ambiguous_anchor_share": ambiguous_anchors(finished_steps(trajectories)),
         "response/length_mean": [len(turn.response_tokens) for turn in responses],
         "response/truncated_share": [turn.finish_reason == "length" for turn in responses],
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in responses],

@@ -177,7 +177,7 @@ def test_statistics_of_episodes_leave_forks_out() -> None:
     fork = episode(2, [-0.1, -0.1], Past(("look",), None, -0.1, 3))
     trajectories = [lost, won, fork, fork]
     steps = finished_steps(trajectories)
-    metrics = rollout_metrics(trajectories, steps, ["heat"])
+    metrics = rollout_metrics(trajectories, ["heat"])
     assert metrics["episode/success_rate"] == metrics["episode/success_rate/heat"] == 0.5
     assert metrics["episode/length"] == 2.5
     assert metrics["rollout/episodes"] == 4

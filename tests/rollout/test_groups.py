@@ -47,7 +47,7 @@ def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
     assert len(replaced) > 6 > 0, "some groups were replaced twice"
     assert set(contrasts) == {True, False}, "the number of spare groups is a limit"
     assert {refilled[step.trajectory].replaced for step in finished_steps(refilled)} == {False}
-    metrics = rollout_metrics(refilled, finished_steps(refilled), ())
+    metrics = rollout_metrics(refilled, ())
     assert metrics["rollout/refilled_groups"] == len(replaced)
     assert metrics["rollout/groups_without_contrast"] == len(replaced) + contrasts.count(False)
     assert metrics["rollout/steps"] == sum(len(t.turns) for t in refilled)
@@ -93,7 +93,7 @@ def test_a_group_ends_when_enough_of_its_episodes_have_ended() -> None:
         )
         assert [t.aborted for t in group] == [True, False, False, True]
         assert group[0].unfinished
-    metrics = rollout_metrics(some, finished_steps(some), ())
+    metrics = rollout_metrics(some, ())
     aborted = sum(not t.unfinished for t in some if t.aborted)
     assert metrics["episode/unfinished"] == 12 - aborted
     assert metrics["episode/aborted"] == aborted

@@ -23,7 +23,7 @@ from gigpo_jax.models import decoder
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.trajectory import Past, Trajectory, finished_steps
+from gigpo_jax.trajectory import Past, Trajectory
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play, same
 
 
@@ -146,9 +146,7 @@ def test_prompts_that_are_shortened_are_counted() -> None:
     turns = [turn for trajectory in tight for turn in trajectory.turns]
     cut = [turn.prompt_cut for turn in turns]
     assert 0 < sum(cut) < len(cut)
-    assert rollout_metrics(tight, finished_steps(tight), ())[
-        "prompt/truncated_fraction"
-    ] == pytest.approx(np.mean(cut))
+    assert rollout_metrics(tight, ())["prompt/truncated_fraction"] == pytest.approx(np.mean(cut))
 
 
 def test_admissibility_does_not_count_and_greedy_is_another_temperature() -> None:
@@ -256,7 +254,7 @@ def test_aborts_that_depend_on_the_policy_are_marked() -> None:
     assert [trajectory.aborted for trajectory in refused] == refusals
     assert [trajectory.policy_dependent for trajectory in refused] == refusals
     assert all(t.reason.startswith("engine: prompt has ") for t in refused if t.aborted)
-    metrics = rollout_metrics(refused, finished_steps(refused), ())
+    metrics = rollout_metrics(refused, ())
     assert (
         metrics["episode/aborted_policy_dependent"]
         == metrics["episode/aborted"]

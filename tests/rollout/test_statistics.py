@@ -36,7 +36,7 @@ def episode(kind: str, turns: list[Turn], won: bool, aborted: bool = False) -> T
 
 
 def metrics_of(trajectories: list[Trajectory], task_types=()) -> dict[str, float]:
-    return rollout_metrics(trajectories, finished_steps(trajectories), task_types)
+    return rollout_metrics(trajectories, task_types)
 
 
 def test_means_over_episodes_and_steps_without_the_aborted():

@@ -125,18 +125,8 @@ def _decode_observation(content: Any, pixels: bytes) -> Observation:
     text, anchor, admissible, task, shapes = content
     if isinstance(admissible, list):
         admissible = tuple(admissible)
-    images = []
-    offset = 0
-    for height, width in shapes:
-        # Before the product: a negative size would move the offset back.
-        if type(height) is not int or type(width) is not int or height < 1 or width < 1:
-            raise ValueError(f"an image of {height!r:.40} x {width!r:.40} pixels")
-        size = height * width * 3
-        image = np.frombuffer(pixels, np.uint8, size, offset).reshape(height, width, 3)
-        # A copy is writable, and does not keep the whole frame in memory.
-        images.append(image.copy())
-        offset += size
-    # More bytes than the shapes say: another image was meant. Fewer have raised in `frombuffer`.
-    if offset != len(pixels):
-        raise ValueError(f"{len(pixels):,} bytes of pixels for images of {offset:,}")
-    return Observation(text, anchor, admissible, task, tuple(images))
+    if not shapes and not pixels:
+        return Observation(text, anchor, admissible, task)
+    from gigpo_jax.env_bridge.processes.pixels import decode_images
+
+    return Observation(text, anchor, admissible, task, decode_images(shapes, pixels))

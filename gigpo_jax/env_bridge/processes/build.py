@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 
 
@@ -30,7 +30,9 @@ def build_object(
         # traceback.
         signature.bind(**options)
     except TypeError as err:
-        fix = _suggest_options(signature, options)
+        from gigpo_jax.env_bridge.processes.unknown_options import suggest_options
+
+        fix = suggest_options(signature, options)
         raise InputError(
             f"{reference} does not take the options {sorted(options)} ({err})", key=key, fix=fix
         ) from err
@@ -41,15 +43,3 @@ def build_object(
         if err.key.partition(".")[0] in signature.parameters:
             raise err.with_key(f"{key}.{err.key}") from err
         raise
-
-
-def _suggest_options(signature: inspect.Signature, options: Mapping[str, Any]) -> str:
-    """The parameters nearest to unknown options; without any, all parameters."""
-    unused_names = [name for name in signature.parameters if name not in options]
-    suggestions: list[str] = []
-    for name in options:
-        if name not in signature.parameters:
-            suggestions += nearest_names(name, unused_names)
-    if suggestions:
-        return f"nearest: {', '.join(suggestions)}"
-    return f"it takes {', '.join(signature.parameters) or 'none'}"

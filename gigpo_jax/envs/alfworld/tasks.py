@@ -1,4 +1,4 @@
-"""The six task types."""
+"""The six task types, the goals of games, and the layout of their folders."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,8 @@ TASK_TYPES = (
     "pick_two_obj_and_place",
 )
 
+SPLITS = ("train", "valid_seen", "valid_unseen")
+MANIFEST = "manifest.json"  # file of generated games, in the folder of their split
 TASK_PREFIX = "Your task is to: "
 
 

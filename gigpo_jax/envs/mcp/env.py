@@ -22,6 +22,7 @@ from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
+from gigpo_jax.envs import background
 from gigpo_jax.envs.mcp.log_tail import LogTail
 from gigpo_jax.envs.tool_calls import (
     FORMAT,
@@ -133,10 +134,7 @@ class McpEnv:
 
     def step(self, action: str) -> StepResult:
         """Calls a tool or scores the answer."""
-        choice = self._read_action(action)
-        if isinstance(choice, StepResult):
-            return choice
-        return self._finish_call(choice, self._call_tool(choice.name, **choice.arguments))
+        return background.run(self.step_async(action))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""

@@ -142,10 +142,7 @@ class OpenEnvEnv:
 
     def step(self, action: str) -> StepResult:
         """Acts; a text that is no action changes nothing."""
-        message = self._read_action(action)
-        if isinstance(message, StepResult):
-            return message
-        return self._finish_step(action, background.run(self._send(message)))
+        return background.run(self.step_async(action))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""

@@ -114,10 +114,7 @@ class VerifiersEnv:
 
     def step(self, action: str) -> StepResult:
         """Gives the policy's message to the rollout."""
-        message = self._read_action(action)
-        if isinstance(message, StepResult):
-            return message
-        return self._finish_step(message, background.run(self._answer(message)))
+        return background.run(self.step_async(action))
 
     async def step_async(self, action: str) -> StepResult:
         """`step` while the worker plays other episodes."""

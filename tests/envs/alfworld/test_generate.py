@@ -14,12 +14,11 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data import package
-from gigpo_jax.envs.alfworld.data.game_folder import MANIFEST
 from gigpo_jax.envs.alfworld.data.generate import ensure_games
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.phrases import parse_phrase
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, extract_task
+from gigpo_jax.envs.alfworld.tasks import MANIFEST, TASK_TYPES, extract_task
 from gigpo_jax.envs.command_line import main
 from tests.envs.alfworld.generated import COUNT, full, small
 

@@ -261,7 +261,7 @@ def test_episodes_are_graded_and_replays_give_the_same_grades(small: Path) -> No
     )
     keys = [tuple(lanes) for lanes in columns["belief"].tolist()]
     assert len({*keys}) == len({grade.key for grade in grades}) > 1
-    metrics = rollout_metrics(trajectories, steps, (), BeliefsPart.metrics)
+    metrics = rollout_metrics(trajectories, (), BeliefsPart.metrics)
     assert metrics["belief/stated"] == pytest.approx(np.mean(stated))
     assert 0.0 < metrics["belief/state"] < np.mean(stated)
     # Every action arrives at its place.

@@ -173,7 +173,7 @@ def test_a_task_that_is_too_long_costs_its_own_episodes():
     for episode in episodes[2:4]:
         assert (episode.aborted, episode.policy_dependent, episode.turns) == (True, True, [])
         assert episode.reason.startswith("config.sampling.max_prompt_tokens=130: task, summary")
-    metrics = rollout_metrics(episodes, finished_steps(episodes), ())
+    metrics = rollout_metrics(episodes, ())
     assert metrics["episode/aborted_policy_dependent"] == 2
 
 
@@ -274,7 +274,7 @@ def test_episodes_write_summaries_between_their_steps(played):
 
 def test_metrics_of_actions_leave_summaries_out(played):
     _, trajectories, _, _ = played
-    metrics = rollout_metrics(trajectories, finished_steps(trajectories), ())
+    metrics = rollout_metrics(trajectories, ())
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     steps = [turn for turn in turns if not turn.is_summary]
     assert metrics["rollout/summaries"] == len(turns) - len(steps) > 20

@@ -73,7 +73,7 @@ def test_a_turn_is_sampled_again_while_its_uncertainty_hardly_changes() -> None:
         tokens += sum(discarded)
     assert attempts_of_kept == {0, 1, 2}
 
-    metrics = rollout_metrics(trajectories, finished_steps(trajectories), ())
+    metrics = rollout_metrics(trajectories, ())
     kept = sum(len(turn.response_tokens) for t in trajectories for turn in t.turns)
     assert metrics["rollout/discarded_tokens"] == tokens > 0
     assert metrics["rollout/generated_tokens"] == kept + tokens

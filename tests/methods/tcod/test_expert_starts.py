@@ -74,7 +74,7 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
     steps = finished_steps(episodes)
     columns = step_columns(steps, needs=("forked",))
     assert not columns.forked.any()
-    metrics = rollout_metrics(episodes, steps, ())
+    metrics = rollout_metrics(episodes, ())
     assert metrics["episode/success_rate"] == sum(e.won for e in episodes) / 12 > 0
     replayed = sum(2 * len(past.actions) for past in pasts)
     assert metrics["rollout/expert_actions"] == pytest.approx(replayed / 12)

@@ -15,22 +15,14 @@ from pathlib import Path
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
+from gigpo_jax.envs.alfworld.tasks import SPLITS, TASK_TYPES
 
 GAME_FILE = "game.tw-pddl"
 TRAJ_FILE = "traj_data.json"
 VERSION = 1  # raise it whenever the same arguments would give other games
-SPLITS = ("train", "valid_seen", "valid_unseen")
-MANIFEST = "manifest.json"  # file of generated games, in the folder of their split
 _LOG = logging.getLogger(__name__)
-_MAX_LISTED_FOLDERS = 8  # in a message
 _TAIL_BYTES = 16384  # a walkthrough of 300 commands fits
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false|null)')
-_ADVICE = (
-    "generate games with: gigpo envs alfworld generate --out {data} --split {split}"
-    " --games 1000; or get the genuine ones with alfworld-download and use"
-    " data=$ALFWORLD_DATA/json_2.1.1"
-)
 
 
 def check_split_name(split: str) -> None:
@@ -64,19 +56,19 @@ def find_data(data: str | os.PathLike) -> Path:
       InputError: there is no such folder.
     """
     if not isinstance(data, str | os.PathLike) or not os.fspath(data):
-        advice = _ADVICE.format(data="DIR", split="train")
-        raise InputError("no folder with games", key="data", value=repr(data), fix=advice)
+        raise InputError("no folder with games", key="data", value=repr(data), fix=_advise("DIR"))
     folder = expand_path("data", data)
     if not folder.is_dir():
-        advice = _ADVICE.format(data=folder, split="train")
-        raise InputError("no such folder", key="data", value=str(folder), fix=advice)
+        fix = _advise(folder)
+        raise InputError("no such folder", key="data", value=str(folder), fix=fix)
     return folder
 
 
-def _advise(data: Path, split: str) -> str:
-    if data.name in SPLITS and (data / MANIFEST).is_file():
-        return f"this is the folder of one split: use data={data.parent}"
-    return _ADVICE.format(data=data, split=split if split in SPLITS else "train")
+def _advise(data: str | os.PathLike, split: str = "train") -> str:
+    """How to get games; imported for an error alone."""
+    from gigpo_jax.envs.alfworld.data.advice import advise_on_games
+
+    return advise_on_games(Path(data), split)
 
 
 def _read_solvable(path: str) -> bool | None:
@@ -98,17 +90,11 @@ def _read_solvable(path: str) -> bool | None:
     except OSError as err:
         raise InputError(f"cannot read it ({err.strerror})", key=path) from err
     except (ValueError, AttributeError) as err:
-        raise InputError(
-            "not a complete game file", key=path, fix=_suggest_fix(Path(path))
-        ) from err
+        from gigpo_jax.envs.alfworld.data.advice import advise_on_damage
+
+        fix = advise_on_damage(Path(path))
+        raise InputError("not a complete game file", key=path, fix=fix) from err
     return {b"true": True, b"false": False, b"null": None}[match.group(1)]
-
-
-def _suggest_fix(path: Path) -> str:
-    split = path.parents[2]
-    if (split / MANIFEST).is_file():
-        return f"delete {split} and generate it again"
-    return "delete its folder, or get it again with alfworld-download"
 
 
 def _read_task_type(folder: str, name: str) -> str:
@@ -125,15 +111,9 @@ def _read_task_type(folder: str, name: str) -> str:
 
 
 def _inspect_folder(folder: str, name: str, files: list[str]) -> tuple[str, str]:
-    """Decides whether a game's folder is a task.
+    """Returns the task type of a game's folder and "", or "" and the reason to skip it.
 
-    Args:
-      folder: Folder of the game.
-      name: Path of the folder in the data folder.
-      files: Names of its files.
-
-    Returns:
-      The task type and ""; or "" and the reason to skip the folder.
+    `name` is the path of the folder in the data folder, `files` are the names of its files.
     """
     # The official loader skips these, too.
     for word in ("movable", "Sliced"):
@@ -162,12 +142,10 @@ def list_games(data: Path, split: str) -> tuple[Task, ...]:
     """
     root = data / split
     if split in ("", ".", "..") or "/" in split or os.sep in split or not root.is_dir():
-        raise InputError(
-            f"no such folder in {data} (it has: {_list_folders(data)})",
-            key="split",
-            value=repr(split),
-            fix=_advise(data, split),
-        )
+        from gigpo_jax.envs.alfworld.data.advice import list_folders
+
+        reason = f"no such folder in {data} (it has: {list_folders(data)})"
+        raise InputError(reason, key="split", value=repr(split), fix=_advise(data, split))
     tasks: list[Task] = []
     reasons: Counter[str] = Counter()
     for path, folders, files in os.walk(root):
@@ -195,18 +173,3 @@ def list_games(data: Path, split: str) -> tuple[Task, ...]:
     # The order of a folder differs between file systems.
     tasks.sort(key=lambda task: task.id)
     return tuple(tasks)
-
-
-def _list_folders(data: Path) -> str:
-    """The names of a folder's folders, for a message."""
-    names = []
-    for entry in data.iterdir():
-        if entry.is_dir() and not entry.name.startswith("."):
-            names.append(entry.name)
-    if not names:
-        return "none"
-    names.sort()
-    text = ", ".join(names[:_MAX_LISTED_FOLDERS])
-    if len(names) > _MAX_LISTED_FOLDERS:
-        text += f" and {len(names) - _MAX_LISTED_FOLDERS} more"
-    return text

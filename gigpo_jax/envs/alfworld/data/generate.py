@@ -13,13 +13,14 @@ from pathlib import Path
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.base import Progress, check_whole, no_progress
 from gigpo_jax.envs.alfworld.data.game_folder import (
-    MANIFEST,
     VERSION,
     check_split_name,
     hash_games,
 )
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize, make_room_size
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
+from gigpo_jax.envs.alfworld.tasks import MANIFEST, TASK_TYPES
+
+_OTHER = "choose another folder"
 
 
 def make_manifest(
@@ -54,33 +55,24 @@ def _has_split(folder: Path, manifest: Mapping) -> bool:
         present = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         sha256 = present.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError):
-        raise InputError(
-            "holds files that are not generated games",
-            key="out",
-            value=str(folder),
-            fix="choose another folder",
-        ) from None
+        raise _out_error(folder, "holds files that are not generated games", _OTHER) from None
     for key, value in manifest.items():
         if present.get(key) != value:
-            raise InputError(
-                f"holds games made with {key}={present.get(key)!r}, not {value!r}",
-                key="out",
-                value=str(folder),
-                fix="choose another folder or delete this one",
-            )
+            reason = f"holds games made with {key}={present.get(key)!r}, not {value!r}"
+            raise _out_error(folder, reason, f"{_OTHER} or delete this one")
     try:
         # All files, not only their number: an edited game would change results in silence.
         complete = hash_games(folder) == sha256
     except OSError:
         complete = False
     if not complete:
-        raise InputError(
-            "a game in it is missing or damaged",
-            key="out",
-            value=str(folder),
-            fix="delete this folder and run this again",
-        )
+        fix = "delete this folder and run this again"
+        raise _out_error(folder, "a game in it is missing or damaged", fix)
     return True
+
+
+def _out_error(folder: Path, reason: str, fix: str) -> InputError:
+    return InputError(reason, key="out", value=str(folder), fix=fix)
 
 
 def ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progress) -> None:
@@ -96,12 +88,7 @@ def ensure_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Prog
     except OSError as err:
         # The rename fails if another process was faster; then its games are there.
         if not _has_split(folder, manifest):
-            raise InputError(
-                f"cannot be written ({err.strerror})",
-                key="out",
-                value=str(folder),
-                fix="choose another folder",
-            ) from err
+            raise _out_error(folder, f"cannot be written ({err.strerror})", _OTHER) from err
 
 
 def ensure_games(

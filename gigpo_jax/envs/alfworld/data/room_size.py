@@ -24,10 +24,7 @@ SIZES = {"full": RoomSize(), "small": RoomSize(receptacles=(4, 6), objects=(3, 5
 def make_room_size(size: str, receptacles: object = None, objects: object = None) -> RoomSize:
     """Returns a named size, its ranges replaced where given.
 
-    Args:
-      size: Key of `SIZES`.
-      receptacles: Number, or (least, greatest) pair.
-      objects: Number, or (least, greatest) pair.
+    A range is a number, or a (least, greatest) pair.
 
     Raises:
       InputError: an unknown name, or a range in which no task fits.

@@ -10,7 +10,6 @@ from gigpo_jax.env_bridge.base import Progress
 from gigpo_jax.envs.alfworld.data.draw import draw_game
 from gigpo_jax.envs.alfworld.data.game_folder import (
     GAME_FILE,
-    MANIFEST,
     TRAJ_FILE,
     VERSION,
     hash_games,
@@ -18,6 +17,7 @@ from gigpo_jax.envs.alfworld.data.game_folder import (
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
 from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, make_problem
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize
+from gigpo_jax.envs.alfworld.tasks import MANIFEST
 
 
 @dataclass(frozen=True)

@@ -100,15 +100,10 @@ def _normalize(formula: Expression) -> frozenset[_Fact]:
 def _collect_facts(
     formula: Expression, names: dict[str, str], kinds: dict[str, str], facts: set[_Fact]
 ) -> None:
-    """Adds the facts of a formula to `facts`.
+    """Adds a formula's variables to `kinds`, by unique name, and its facts, with these names.
 
-    Raises if it is no conjunction of facts.
-
-    Args:
-      formula: Formula, or a part of one.
-      names: Variable -> unique name, in this scope.
-      kinds: Unique name -> kind of the variable; the formula's variables are added.
-      facts: Facts so far, with unique names.
+    `names` has the unique name of each variable in this scope. Raises if the formula is no
+    conjunction of facts.
     """
     head = formula[0]
     operands = formula[1:]
