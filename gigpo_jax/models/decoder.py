@@ -1,9 +1,9 @@
 """Decoders in Flax NNX: the forward pass of packed rows.
 
 The NNX modules name and initialise the parameters and define one layer. All functions take the
-parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L
-(`for_cpu`: one tree a layer). Layers without experts in a model with experts have a stack of their
-own, "dense_layers". The dtype of the computation may differ from the dtype of the parameters;
+parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L, or
+separate trees (`parameters.split_layers`). Layers without experts in a model with experts have a
+stack of their own, "dense_layers". The dtype of the computation may differ from the parameters';
 norm statistics, rotary embedding and softmax are always float32.
 """
 
@@ -146,13 +146,14 @@ def run_model(
         x = execution.constrain(x)
     layers = _Layers(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
     # The last layer may drop tokens whose experts nobody asks for.
-    selects_in_last = config.for_cpu and not keeps_routes
+    are_apart = isinstance(params[config.layer_runs[0].stack], tuple)
+    selects_in_last = are_apart and not keeps_routes
     layer_routes = None if routes is None else _split_routes(config, routes)
     outputs: list[Any] = []
     states: list[Any] = []
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
-        if config.for_cpu:
+        if are_apart:
             x, results = layers.run_apart(
                 run, x, *inputs, select if selects_in_last else select_all
             )

@@ -241,7 +241,7 @@ def run_layers(
         # The experts of dropped tokens would not be known.
         last_select = select if cache.routes is None else select_all
         x, cache = _run_stack(config, run, run_layer, layers, (x, cache), last_select)
-    if config.for_cpu and cache.routes is None:
+    if isinstance(layers, tuple) and cache.routes is None:
         return x, cache
     return select(x), cache
 
@@ -254,8 +254,8 @@ def _run_stack(
     carry: tuple[jax.Array, KVCache],
     last_select: Select,
 ) -> tuple[jax.Array, KVCache]:
-    """Runs layers of a stack; on CPUs `last_select` is for the last layer of the model."""
-    if config.for_cpu:
+    """Runs layers of a stack; `last_select` is for the last layer of a model of separate trees."""
+    if isinstance(layers, tuple):
         # A loop of Python: the layers are separate trees, whose kernels XLA reads in place. Only
         # the last layer may drop tokens: every earlier one makes keys and values of all of them.
         for index in range(run.start, run.stop):

@@ -42,7 +42,7 @@ class Linear(nnx.Module):
           dtype: dtype of the parameters.
           rngs: random keys.
           adapted: whether there is a low-rank pair.
-          for_cpu: whether the kernel comes from `on_cpu.split_layers`.
+          for_cpu: whether the kernel is as from `on_cpu.transpose_kernels`.
         """
         self._for_cpu = for_cpu
         self.kernel = nnx.Param(draw_normal(rngs, (inputs, outputs), dtype))

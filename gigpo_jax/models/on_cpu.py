@@ -4,7 +4,6 @@ XLA reads and writes slices of bfloat16 arrays through float32 copies of the who
 at products with rounded sums, and recomputes cheap results wherever they are read.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -30,21 +29,14 @@ def compute_once(x: jax.Array) -> jax.Array:
     return x @ jnp.eye(x.shape[-1])
 
 
-def split_layers(layers: Any) -> tuple[Any, ...]:
-    """Splits stacked layers into one tree a layer, in which kernels of linear layers are [O, I].
+def transpose_kernels(layer: Any) -> Any:
+    """Transposes the kernels of a layer's linear layers to [O, I]: products read them in place."""
 
-    Products read kernels of this order in place.
-    """
-
-    def take_layer(index: int, path: Any, leaf: jax.Array) -> jax.Array:
+    def transpose(path: Any, leaf: jax.Array) -> jax.Array:
         is_linear = path[0].key in (*LINEARS, *DELTA_LINEARS) and path[-1].key == "kernel"
-        return leaf[index].T if is_linear else leaf[index]
+        return leaf.T if is_linear else leaf
 
-    num_layers = len(jax.tree.leaves(layers)[0])
-    return tuple(
-        jax.tree_util.tree_map_with_path(functools.partial(take_layer, index), layers)
-        for index in range(num_layers)
-    )
+    return jax.tree_util.tree_map_with_path(transpose, layer)
 
 
 def multiply_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -63,6 +63,17 @@ def abstract_params(config: DecoderConfig, dtype: Any = jnp.float32) -> Params:
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0), dtype))
 
 
+def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
+    """Splits stacked layers into one tree a layer; with `config.for_cpu` in the layout for that."""
+    num_layers = len(jax.tree.leaves(layers)[0])
+    split = (jax.tree.map(lambda leaf: leaf[index], layers) for index in range(num_layers))
+    if not config.for_cpu:
+        return tuple(split)
+    from gigpo_jax.models.on_cpu import transpose_kernels
+
+    return tuple(map(transpose_kernels, split))
+
+
 def param_count(config: DecoderConfig) -> int:
     """Number of parameters; a tied embedding counts once."""
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import decoder, on_cpu
+from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import (
     FULL,
@@ -20,6 +20,7 @@ from gigpo_jax.models.decoder_config import (
 )
 from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.parameters import split_layers
 from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
@@ -199,6 +200,11 @@ def check_gradient(
 def on_cpus(config: DecoderConfig, params: Params) -> tuple[DecoderConfig, Params]:
     """As an engine in bfloat16 on CPUs has them."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    config = dataclasses.replace(config, for_cpu=True)
+    return config, layers_apart(config, params)
+
+
+def layers_apart(config: DecoderConfig, params: Params) -> Params:
+    """As an engine has them on GPUs, or for `config.for_cpu`."""
     stacks = {name: params[name] for name in STACKS if name in params}
-    split = {name: on_cpu.split_layers(stack) for name, stack in stacks.items()}
-    return dataclasses.replace(config, for_cpu=True), params | split
+    return params | {name: split_layers(config, stack) for name, stack in stacks.items()}

@@ -20,7 +20,7 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.published import PUBLISHED_TEXT
 from tests.engines.jax.random_model import run
-from tests.models.shapes import SMALL, on_cpus, random_params
+from tests.models.shapes import SMALL, layers_apart, on_cpus, random_params
 
 NAMES = ("smollm3", "gemma3")
 LENGTH = 24  # four windows
@@ -28,12 +28,15 @@ TOKENS = np.random.default_rng(3).integers(1, 61, (2, LENGTH))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("for_cpu", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, for_cpu: bool) -> None:
+@pytest.mark.parametrize("form", ["stacked", "apart", pytest.param("cpu", marks=pytest.mark.slow)])
+def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, form: str) -> None:
     config = SMALL[name]
     params = random_params(config)
+    for_cpu = form == "cpu"
     atol = 0.4 if for_cpu else 5e-5  # of bfloat16 and float32
     expected = decoder.logits(config, params, TOKENS)
+    if form == "apart":
+        params = layers_apart(config, params)
     if for_cpu:
         config, params = on_cpus(config, params)
     # Longer than a block of attention over the cache.

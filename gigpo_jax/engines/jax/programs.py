@@ -15,6 +15,7 @@ from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS, KVCache, cache_length
 from gigpo_jax.models.decoder_config import STACKS
+from gigpo_jax.models.parameters import split_layers
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,9 @@ class Programs:
     def prepare_params(self, params: decoder.Params) -> decoder.Params:
         """Casts parameters and moves them to the placement's devices.
 
-        A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. All hosts
-        must call this in the same order: it gathers over their devices.
+        A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. The result
+        may have separate layers. All hosts must call this in the same order: it gathers over their
+        devices.
         """
         leaves, tree = jax.tree.flatten(params)
         shardings = [self.placement.gathered_sharding(leaf) for leaf in leaves]
@@ -136,14 +138,14 @@ class Programs:
             for index, leaf in zip(changed_indices, gathered, strict=True):
                 leaves[index] = leaf
         prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
-        # After the cast. Kernels are transposed here, so that these layers are always a copy.
-        if self.config.for_cpu:
-            from gigpo_jax.models.on_cpu import split_layers
-
+        # After the cast. XLA copies a layer out of its stack for every token. On GPUs layers that
+        # the engine shares with the learner stay there: apart they would be a second copy.
+        matrices = {index for index, leaf in enumerate(leaves) if leaf.ndim > 2}
+        copies_layers = self.placement.device.platform == "gpu" and matrices <= {*changed_indices}
+        if self.config.for_cpu or copies_layers:
+            split = functools.partial(split_layers, self.config)
             for stack in prepared.keys() & set(STACKS):
-                prepared[stack] = self.run_program(
-                    ("layers apart", stack), split_layers, prepared[stack]
-                )
+                prepared[stack] = self.run_program(("layers apart", stack), split, prepared[stack])
         return prepared
 
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
