@@ -6,11 +6,8 @@ import argparse
 import asyncio
 import functools
 import os
-import shutil
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from device_engine import measure_chunks, measure_decode, measure_prefill
+from device_timing import (
+    Result,
+    compute_dtype,
+    matrix_weights,
+    random_params,
+    time_call,
+    write_trace,
+)
 
 from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
@@ -27,8 +33,7 @@ from gigpo_jax.devices.memory import memory_estimate
 from gigpo_jax.devices.memory import peak as peak_memory
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import attention, decoder, decoding
-from gigpo_jax.models.cache import KVCache
+from gigpo_jax.models import attention, decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.published import PUBLISHED
 from gigpo_jax.models.text.tokenizer import load_tokenizer
@@ -38,8 +43,6 @@ from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.update import make_update
 from gigpo_jax.run.hosts import Hosts
-
-Result = dict[str, float | int | str | None]
 
 TINY = decoder.DecoderConfig(512, 64, 128, 2, 4, 2, 16)
 TOKENIZER = "models/alfworld_tiny"  # knows the words of the games
@@ -55,17 +58,6 @@ DEVICES = {
     "TPU v5p": (459e12, 2.77e12),
     "TPU v6 lite": (918e12, 1.64e12),
 }
-
-
-def time_call(call: Callable[[], object], repeats: int) -> float:
-    """Median seconds of a call that returns arrays, after one that is not counted."""
-    jax.block_until_ready(call())
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
 
 
 def find_ceilings(
@@ -100,17 +92,6 @@ def measure_ceilings(device: jax.Device) -> tuple[float, float]:
     return operations, 2 * vector.nbytes / time_call(lambda: increment(vector), 5)
 
 
-def matrix_weights(config: decoder.DecoderConfig) -> int:
-    """Weights of the layers' matrices, that is without embedding, norms and biases."""
-    layers = decoder.abstract_params(config)["layers"]
-    return sum(leaf["kernel"].size for leaf in layers.values() if "kernel" in leaf)
-
-
-def random_params(config: decoder.DecoderConfig, dtype: jnp.dtype) -> decoder.Params:
-    """Weights drawn on the device."""
-    return jax.jit(functools.partial(decoder.init_params, config, dtype=dtype))(jax.random.key(0))
-
-
 def household_samples(config: decoder.DecoderConfig, tokens: int, row_length: int) -> list[Sample]:
     """Steps with the lengths of published ALFWorld training, which fill 95% of `tokens` tokens.
 
@@ -128,11 +109,6 @@ def household_samples(config: decoder.DecoderConfig, tokens: int, row_length: in
         samples.append(Sample(ids[:prompt], ids[prompt:], old, float(rng.normal())))
         total += prompt + response - 1
     return samples
-
-
-def compute_dtype(args: argparse.Namespace) -> jnp.dtype:
-    """bfloat16; float32 on a CPU."""
-    return jnp.dtype("float32" if args.platform == "cpu" else "bfloat16")
 
 
 def measure_train(
@@ -216,107 +192,6 @@ def forecast_memory(config: decoder.DecoderConfig, args: argparse.Namespace) -> 
         sum(size for name, size in estimate.items() if name not in ("KV cache", "engine's weights"))
         / 1e9
     )
-
-
-def write_trace(call: Callable[[], object], file: Path) -> None:
-    """Writes the device's part of a profile of one call, for https://ui.perfetto.dev."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder, profiler_options=options):
-            jax.block_until_ready(call())
-        (trace_file,) = Path(folder).rglob("*.trace.json.gz")
-        shutil.copy(trace_file, file)
-
-
-def decode(
-    config: decoder.DecoderConfig, args: argparse.Namespace, peak: float, bandwidth: float
-) -> Result:
-    """Greedy decoding of `slots` sequences after `context` tokens, many steps a call."""
-    del peak
-    dtype = compute_dtype(args)
-    params = random_params(config, dtype)
-    longest = args.context + args.steps
-    cache = decoding.init_cache(config, args.slots, longest, dtype)
-    kernels = attention.kernels_for(jax.devices()[0])
-
-    @functools.partial(jax.jit, donate_argnums=1)
-    def run(params: decoder.Params, cache: KVCache) -> tuple[jax.Array, KVCache]:
-        def one(carry: tuple, i: jax.Array) -> tuple:
-            tokens, cache = carry
-            scores, cache = decoding.decode(
-                config,
-                params,
-                cache,
-                tokens,
-                jnp.full(args.slots, args.context) + i,
-                kernels=kernels,
-            )
-            return (jnp.argmax(scores, -1).astype(jnp.int32), cache), None
-
-        (tokens, cache), _ = jax.lax.scan(
-            one, (jnp.zeros(args.slots, jnp.int32), cache), jnp.arange(args.steps)
-        )
-        return tokens, cache
-
-    def step() -> jax.Array:
-        nonlocal cache
-        tokens, cache = run(params, cache)
-        return tokens
-
-    seconds = time_call(step, args.repeats) / args.steps
-    size = jnp.dtype(dtype).itemsize
-    head = config.vocab_size * config.hidden_size
-    cache_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    read = size * (
-        matrix_weights(config) + head + cache_bytes * args.slots * (args.context + args.steps / 2)
-    )
-    return {
-        "tokens_per_s": round(args.slots / seconds),
-        "ms_a_step": round(1e3 * seconds, 3),
-        "share_of_bound": round(read / bandwidth / seconds, 4),
-        "slots": args.slots,
-        "context": args.context,
-        "forecast_memory_gb": round(
-            size * (head + matrix_weights(config) + cache_bytes * args.slots * longest) / 1e9, 2
-        ),
-    }
-
-
-def measure_prefill(
-    config: decoder.DecoderConfig, args: argparse.Namespace, peak: float, bandwidth: float
-) -> Result:
-    """Prompts of `context` tokens into the cache, 16 (tiny: 4) at a time."""
-    del bandwidth
-    dtype = compute_dtype(args)
-    rows = min(16, args.slots)
-    params = random_params(config, dtype)
-    cache = decoding.init_cache(config, rows, args.context, dtype)
-    tokens = jnp.asarray(
-        np.random.default_rng(0).integers(0, config.vocab_size, (rows, args.context)), jnp.int32
-    )
-    lengths = jnp.full(rows, args.context, jnp.int32)
-    slots = jnp.arange(rows)
-    kernels = attention.kernels_for(jax.devices()[0])
-    run = jax.jit(functools.partial(decoding.prefill, config, kernels=kernels), donate_argnums=1)
-
-    def step() -> jax.Array:
-        nonlocal cache
-        scores, cache = run(params, cache, tokens, lengths, slots)
-        return scores
-
-    seconds = time_call(step, args.repeats)
-    width = config.num_heads * config.head_dim
-    count = rows * args.context
-    operations = (
-        2 * matrix_weights(config) * count + 2 * config.vocab_size * config.hidden_size * rows
-    )
-    operations += 2 * config.num_layers * width * count * args.context
-    return {
-        "tokens_per_s": round(count / seconds),
-        "mfu": round(operations / seconds / peak, 4),
-        "rows": rows,
-    }
 
 
 def attention_kernels(
@@ -404,7 +279,7 @@ def measure_iteration(
 
     The published sizes: 16 tasks x 8 episodes of 50 steps. A random policy never ends a response
     nor an episode, so responses have `response` tokens, about the published mean, and all episodes
-    have 50 steps.
+    have `max_steps` steps.
     """
     del peak, bandwidth
     tiny = args.shape == "tiny"
@@ -430,12 +305,13 @@ def measure_iteration(
             "--config.eval.every=0",
             "--config.train.save_rollouts=0",
             f"--config.model.remat={args.remat}",
+            f"--config.env.max_steps={args.max_steps}",
+            *(f"--config.{setting}" for setting in args.set),
         ]
         if tiny:
             words += [
                 "--config.train.groups=2",
                 "--config.train.group_size=2",
-                "--config.env.max_steps=2",
             ]
             words += [
                 "--config.train.minibatch=8",
@@ -476,8 +352,9 @@ MEASUREMENTS: dict[
     str, Callable[[decoder.DecoderConfig, argparse.Namespace, float, float], Result]
 ] = {
     "train": measure_train,
-    "decode": decode,
+    "decode": measure_decode,
     "prefill": measure_prefill,
+    "chunks": measure_chunks,
     "attention": attention_kernels,
     "iteration": measure_iteration,
 }

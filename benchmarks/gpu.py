@@ -1,11 +1,20 @@
 """One accelerator in one call of under ten minutes; random weights.
 
     python benchmarks/gpu.py [--shape 1.5b] [--parts train decode prefill attention iteration]
+    python benchmarks/gpu.py --compare --limit-s 470              # old and new, within eight minutes
     python benchmarks/gpu.py --shape tiny --platform cpu          # a smoke run without an accelerator
 
-Writes benchmarks/results/<device>.json and <device>.trace.json.gz, the profile of one update
+Writes benchmarks/results/<device>.json (with --compare <device>_compared.json), and the profile of
+one update, of decoding and of each of their variants in <device>.<part>.trace.json.gz
 (https://ui.perfetto.dev). Each part runs in a process of its own: its peak of memory is its own,
 and one that fails or takes too long leaves the others.
+
+A machine with jax, flax, optax, orbax-checkpoint, transformers and tokenizers, but without an
+index, needs two more packages as wheels, fetched elsewhere:
+
+    pip download --no-deps -d wheels ml_collections==1.1.0 alfworld==0.4.2
+    pip install --no-index --no-deps --target /tmp/site wheels/*
+    PYTHONPATH=/tmp/site:. python benchmarks/gpu.py --compare --limit-s 470 --out OUT/compared.json
 
 * MFU counts the operations that the work needs: 6 (prefill: 2) per matrix weight and token,
   attention within segments only, the vocabulary product at response tokens only; no padding, no
@@ -24,6 +33,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from accelerator import MEASUREMENTS, measure_part
@@ -31,6 +41,21 @@ from accelerator import MEASUREMENTS, measure_part
 from gigpo_jax.models.published import PUBLISHED
 
 RESULTS = Path(__file__).parent / "results"
+ROWS = ("--rows=8", "--row-length=4096", "--repeats=3")
+FAST = ("rl.old_logprobs=engine", "engine.prefill_rows=128")
+# Label -> part and flags of what --compare runs. Eight steps are a sixth of an iteration.
+COMPARED: dict[str, tuple[str, ...]] = {
+    "decode_stacked": ("decode", "--stacked"),
+    "decode": ("decode",),
+    "chunks_stacked": ("chunks", "--stacked"),
+    "chunks": ("chunks",),
+    "chunks_128": ("chunks", "--prefill-rows=128"),
+    "iteration_fast": ("iteration", "--max-steps=8", "--remat=dots", "--set", *FAST),
+    "iteration": ("iteration", "--max-steps=8"),
+    "train_dots": ("train", "--remat=dots", *ROWS),
+    "train": ("train", *ROWS),
+    "train_dots_2_rows": ("train", "--remat=dots", *ROWS, "--rows=2"),
+}
 
 
 def parse() -> argparse.Namespace:
@@ -74,6 +99,13 @@ def parse() -> argparse.Namespace:
         "--bandwidth-gb", type=float, default=None, help="GB/s of its memory; default: by its name"
     )
     parser.add_argument("--limit-s", type=float, default=570, help="for all parts together")
+    parser.add_argument("--compare", action="store_true", help="old and new ways, side by side")
+    parser.add_argument("--stacked", action="store_true", help="an engine with stacked layers")
+    parser.add_argument("--prefill-rows", type=int, default=32, help="chunks of a prefill")
+    parser.add_argument(
+        "--max-steps", type=int, default=None, help="steps of an episode; default: 50; tiny: 2"
+    )
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of an iteration")
     parser.add_argument(
         "--trace", type=Path, default=None, help="of the processes that this program starts"
     )
@@ -91,6 +123,7 @@ def parse() -> argparse.Namespace:
         "context": (1024, 32),
         "steps": (32, 4),
         "response": (112, 4),
+        "max_steps": (50, 2),
     }
     for name, (usual, tiny) in sizes.items():
         if getattr(args, name) is None:
@@ -98,11 +131,15 @@ def parse() -> argparse.Namespace:
     return args
 
 
-def run(part: str, trace: Path, limit_s: float) -> tuple[dict[str, object], dict[str, object]]:
+def run(
+    part: str, flags: Sequence[str], trace: Path, limit_s: float
+) -> tuple[dict[str, object], dict[str, object]]:
     """The device and the result of a part, or why there is none."""
     if limit_s <= 0:
         return {}, {"error": "no time left"}
-    command = [sys.executable, __file__, *sys.argv[1:], "--part", part, "--trace", str(trace)]
+    # The command line last: it overrides.
+    command = [sys.executable, __file__, *flags, *sys.argv[1:]]
+    command += ["--part", part, "--trace", str(trace)]
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True
@@ -124,23 +161,26 @@ def main() -> int:
     folder = args.out.parent if args.out else RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    trace = folder / "trace.json.gz"
     found: dict[str, object] = {}
     results: dict[str, dict[str, object]] = {}
-    for part in args.parts:
-        about, results[part] = run(part, trace, args.limit_s - (time.monotonic() - began))
+    runs = COMPARED if args.compare else {part: (part,) for part in args.parts}
+    for label, (part, *flags) in runs.items():
+        left_s = args.limit_s - (time.monotonic() - began)
+        trace = folder / f"{label}.trace.json.gz"
+        about, results[label] = run(part, flags, trace, left_s)
         found |= about
         print(
-            f"| {part} |",
-            " | ".join(f"{name} {value}" for name, value in results[part].items()),
+            f"| {label} |",
+            " | ".join(f"{name} {value}" for name, value in results[label].items()),
             "|",
             flush=True,
         )
-    name = re.sub(r"\W+", "_", str(found.get("device", "unknown"))).lower()
-    out = args.out or folder / f"{name}.json"
-    out.write_text(json.dumps(found | results, indent=2) + "\n")
-    if trace.exists():
-        trace.replace(out.with_suffix(".trace.json.gz"))
+        # Written each time: what is measured stays if the machine is taken away.
+        name = re.sub(r"\W+", "_", str(found.get("device", "unknown"))).lower()
+        out = args.out or folder / f"{name}{'_compared' * args.compare}.json"
+        out.write_text(json.dumps(found | results, indent=2) + "\n")
+        if trace.exists():
+            trace.replace(out.with_suffix(f".{label}.trace.json.gz"))
     return int(any("error" in result for result in results.values()))
 
 

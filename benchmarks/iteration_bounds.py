@@ -26,7 +26,6 @@ RESULT = RESULTS / "iteration_bounds.json"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "published": (),
     "remat-dots": ("model.remat=dots",),
-    "shared": ("batch.share_prefixes=True",),
 }
 
 

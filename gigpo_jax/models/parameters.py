@@ -1,6 +1,7 @@
 """The parameters of a decoder: their tree, random ones, their number, and names of their axes."""
 
 import functools
+import operator
 from typing import Any
 
 import jax
@@ -66,7 +67,7 @@ def abstract_params(config: DecoderConfig, dtype: Any = jnp.float32) -> Params:
 def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
     """Splits stacked layers into one tree a layer; with `config.for_cpu` in the layout for that."""
     num_layers = len(jax.tree.leaves(layers)[0])
-    split = (jax.tree.map(lambda leaf: leaf[index], layers) for index in range(num_layers))
+    split = (jax.tree.map(operator.itemgetter(index), layers) for index in range(num_layers))
     if not config.for_cpu:
         return tuple(split)
     from gigpo_jax.models.on_cpu import transpose_kernels
