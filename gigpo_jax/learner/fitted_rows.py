@@ -25,10 +25,13 @@ class RowFit(NamedTuple):
     Attributes:
       unit: the number of rows of a host is this number times a power of two.
       places: largest number of tokens of a host's microbatch, padding included.
+      fills: whether rows are filled as by `full_rows`, for devices whose attention costs what the
+        segments need, however long a row is.
     """
 
     unit: int
     places: int
+    fills: bool = False
 
 
 def row_lengths(longest: int, row_length: int) -> list[int]:
@@ -67,9 +70,10 @@ def rows_at_once(fit: RowFit, row_length: int, most_rows: int) -> int:
 def make_fit(config: ConfigDict, mesh: Mesh) -> RowFit:
     """The limits of a config's rows."""
     places = local_rows(mesh, config.batch.rows) * config.batch.row_length
-    if mesh.devices.flat[0].platform == "cpu":
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    if on_cpu:
         places = min(places, CPU_PLACES)
-    return RowFit(local_rows(mesh, mesh.shape["data"] * mesh.shape["fsdp"]), places)
+    return RowFit(local_rows(mesh, mesh.shape["data"] * mesh.shape["fsdp"]), places, not on_cpu)
 
 
 def choose_rows(
@@ -89,14 +93,15 @@ def choose_rows(
     shapes = [(lengths[0], rows)]
     for length, counts in zip(lengths[1:], row_counts[1:], strict=True):
         shapes.append((length, rows_at_once(fit, length, int(counts.max()))))
-    chosen = choose_shape(shapes, row_counts)
+    chosen = choose_shape(fit, shapes, row_counts)
     return chosen, shapes[chosen][1]
 
 
-def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
+def choose_shape(fit: RowFit, shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
     """Chooses the cheapest shape of rows.
 
     Args:
+      fit: limits.
       shapes: (T, B) of each shape, the shape of the config first.
       counts: [shapes, minibatches] i, rows of the minibatches in each shape.
 
@@ -105,6 +110,8 @@ def choose_shape(shapes: Sequence[tuple[int, int]], counts: np.ndarray) -> int:
     """
     lengths, rows = np.array(shapes).T
     places = -(-counts // rows[:, None]) * (rows * lengths)[:, None]
+    if fit.fills:
+        return int(np.argmin(places.sum(1)))
     costs = places.sum(1) * (1 + lengths / ATTENTION_LENGTH)
     best = int(np.argmin(costs))
     return best if costs[0] > TOLERATED_COST * costs[best] else 0

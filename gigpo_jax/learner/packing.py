@@ -22,7 +22,7 @@ import numpy as np
 
 from gigpo_jax.learner.dealing import deal_segments
 from gigpo_jax.learner.filling import BatchShape, fill_batch
-from gigpo_jax.learner.rows import TextPlacement, pack_rows, place_texts, response_capacity
+from gigpo_jax.learner.rows import Rows, TextPlacement, pack_rows, place_texts, response_capacity
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.trees import Text, Tree, separate_trees
 from gigpo_jax.models.masks import segment_limit
@@ -103,10 +103,13 @@ def stream_minibatches(
         all_tokens = gather(np.array([distinct_tokens], np.int64)).sum()
         totals = totals._replace(tokens=int(all_tokens))
 
-    pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather)
+    pack_segments = pack_rows
+    if fit is not None and fit.fills:
+        from gigpo_jax.learner.full_rows import fill_rows as pack_segments
+    pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather, pack_segments)
     packing = pack(row_length)
     if fit is not None and not totals.has_images and not longest_tree:
-        packing, rows = _fit_packing(pack, packing, rows, totals.longest_text, fit)
+        packing, rows = _fit_packing(pack, packing, rows, totals.longest_text, fit, gather)
     counts = (-(-packing.row_counts // rows)).tolist()
     needed = max(counts)
     if longest and not totals.has_images:
@@ -206,6 +209,7 @@ def _pack_texts(
     longest_tree: int,
     totals: _Totals,
     gather: Gather,
+    pack_segments: Callable[..., Rows],
     length: int,
 ) -> _Packing:
     """Packs the texts of each minibatch into rows of T = `length` tokens."""
@@ -218,7 +222,7 @@ def _pack_texts(
         trees = grow_trees(texts, longest_tree, capacity) if longest_tree else separate_trees(texts)
         lengths = np.array([tree.length for tree in trees], np.int64)
         losses = np.array([tree.responses for tree in trees], np.int64)
-        packed_rows = pack_rows(lengths, losses, length, capacity)
+        packed_rows = pack_segments(lengths, losses, length, capacity)
         placements.append(place_texts(trees, packed_rows))
         local_counts.append(len(packed_rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
@@ -228,12 +232,24 @@ def _pack_texts(
 
 
 def _fit_packing(
-    pack: Callable[[int], _Packing], packing: _Packing, rows: int, longest: int, fit: "RowFit"
+    pack: Callable[[int], _Packing],
+    packing: _Packing,
+    rows: int,
+    longest: int,
+    fit: "RowFit",
+    gather: Gather,
 ) -> tuple[_Packing, int]:
     """Returns the packing whose rows cost least, and B for it; `rows` is B for the config's."""
     from gigpo_jax.learner.fitted_rows import choose_rows, row_lengths
 
-    lengths = row_lengths(longest, packing.length)
+    if fit.fills:
+        from gigpo_jax.learner.full_rows import full_length
+
+        tokens = [sum(len(text.places) for text in texts) for texts in packing.placements]
+        fullest = gather(np.array(tokens, np.int64)).max(0)
+        lengths = [full_length(fit, fullest, longest, packing.length)]
+    else:
+        lengths = row_lengths(longest, packing.length)
     fitted_packings = [pack(length) if length != packing.length else packing for length in lengths]
     # The config's rows first: they stay unless others save much.
     packings = [packing, *fitted_packings]
