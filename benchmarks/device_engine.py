@@ -55,7 +55,7 @@ def measure_decode(
         active=everywhere(True),
     )
     # No slot ends before the last step.
-    control = np.full(1 + args.slots, args.slots + 1, np.int32)
+    control = jnp.full(1 + args.slots, args.slots + 1, jnp.int32)
 
     @functools.partial(jax.jit, donate_argnums=1)
     def run(params: decoder.Params, cache: KVCache) -> tuple[jax.Array, KVCache]:
