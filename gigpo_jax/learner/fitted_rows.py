@@ -1,14 +1,18 @@
 """Rows whose length and number follow the samples (batch.fit_rows)."""
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
+
+if TYPE_CHECKING:
+    from gigpo_jax.learner.packing import Gather, Packing
 
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
 # Cost of the config's shape of rows, relative to the best fitted one, up to which it stays: another
@@ -74,6 +78,44 @@ def make_fit(config: ConfigDict, mesh: Mesh) -> RowFit:
     if on_cpu:
         places = min(places, CPU_PLACES)
     return RowFit(local_rows(mesh, mesh.shape["data"] * mesh.shape["fsdp"]), places, not on_cpu)
+
+
+def fit_packing(
+    pack: "Callable[..., Packing]",
+    packing: "Packing",
+    rows: int,
+    longest: int,
+    fit: RowFit,
+    gather: "Gather",
+) -> "tuple[Packing, int]":
+    """Chooses the packing whose rows cost least.
+
+    Args:
+      pack: function that packs into rows of a length, by `pack_segments`.
+      packing: packing into rows of the config's length.
+      rows: B of the config.
+      longest: tokens of the longest segment.
+      fit: limits.
+      gather: see `packing.stream_minibatches`.
+
+    Returns:
+      The packing, and B for it.
+    """
+    lengths = row_lengths(longest, packing.length)
+    if fit.fills:
+        from gigpo_jax.learner.full_rows import fill_rows, full_length
+
+        pack = functools.partial(pack, pack_segments=fill_rows)
+        packing = pack(packing.length)
+        tokens = [sum(len(text.places) for text in texts) for texts in packing.placements]
+        fullest = gather(np.array(tokens, np.int64)).max(0)
+        lengths = [full_length(fit, fullest, longest, packing.length)]
+    fitted_packings = [pack(length) if length != packing.length else packing for length in lengths]
+    # The config's rows first: they stay unless others save much.
+    packings = [packing, *fitted_packings]
+    row_counts = np.stack([fitted.row_counts for fitted in packings])
+    chosen, rows = choose_rows(fit, rows, [packing.length, *lengths], row_counts)
+    return packings[chosen], rows
 
 
 def choose_rows(

@@ -103,13 +103,12 @@ def stream_minibatches(
         all_tokens = gather(np.array([distinct_tokens], np.int64)).sum()
         totals = totals._replace(tokens=int(all_tokens))
 
-    pack_segments = pack_rows
-    if fit is not None and fit.fills:
-        from gigpo_jax.learner.full_rows import fill_rows as pack_segments
-    pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather, pack_segments)
+    pack = functools.partial(_pack_texts, minibatches, longest_tree, totals, gather)
     packing = pack(row_length)
     if fit is not None and not totals.has_images and not longest_tree:
-        packing, rows = _fit_packing(pack, packing, rows, totals.longest_text, fit, gather)
+        from gigpo_jax.learner.fitted_rows import fit_packing
+
+        packing, rows = fit_packing(pack, packing, rows, totals.longest_text, fit, gather)
     counts = (-(-packing.row_counts // rows)).tolist()
     needed = max(counts)
     if longest and not totals.has_images:
@@ -188,7 +187,7 @@ def _gather_totals(samples: Sequence[Sample], trees: Sequence[Tree], gather: Gat
     )
 
 
-class _Packing(NamedTuple):
+class Packing(NamedTuple):
     """Minibatches packed into rows of one length.
 
     Attributes:
@@ -209,9 +208,9 @@ def _pack_texts(
     longest_tree: int,
     totals: _Totals,
     gather: Gather,
-    pack_segments: Callable[..., Rows],
     length: int,
-) -> _Packing:
+    pack_segments: Callable[..., Rows] = pack_rows,
+) -> Packing:
     """Packs the texts of each minibatch into rows of T = `length` tokens."""
     capacity = response_capacity(totals.tokens, totals.responses, totals.longest_response, length)
     if longest_tree:
@@ -228,34 +227,7 @@ def _pack_texts(
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.
     row_counts = gather(np.array(local_counts, np.int64)).max(0)
-    return _Packing(length, placements, row_counts, capacity)
-
-
-def _fit_packing(
-    pack: Callable[[int], _Packing],
-    packing: _Packing,
-    rows: int,
-    longest: int,
-    fit: "RowFit",
-    gather: Gather,
-) -> tuple[_Packing, int]:
-    """Returns the packing whose rows cost least, and B for it; `rows` is B for the config's."""
-    from gigpo_jax.learner.fitted_rows import choose_rows, row_lengths
-
-    if fit.fills:
-        from gigpo_jax.learner.full_rows import full_length
-
-        tokens = [sum(len(text.places) for text in texts) for texts in packing.placements]
-        fullest = gather(np.array(tokens, np.int64)).max(0)
-        lengths = [full_length(fit, fullest, longest, packing.length)]
-    else:
-        lengths = row_lengths(longest, packing.length)
-    fitted_packings = [pack(length) if length != packing.length else packing for length in lengths]
-    # The config's rows first: they stay unless others save much.
-    packings = [packing, *fitted_packings]
-    row_counts = np.stack([fitted.row_counts for fitted in packings])
-    chosen, rows = choose_rows(fit, rows, [packing.length, *lengths], row_counts)
-    return packings[chosen], rows
+    return Packing(length, placements, row_counts, capacity)
 
 
 def _deal_texts(

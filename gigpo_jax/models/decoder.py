@@ -148,15 +148,14 @@ def run_model(
     # The last layer may drop tokens whose experts nobody asks for.
     are_apart = isinstance(params[config.layer_runs[0].stack], tuple)
     selects_in_last = are_apart and not keeps_routes
+    last_select = select if selects_in_last else select_all
     layer_routes = None if routes is None else _split_routes(config, routes)
     outputs: list[Any] = []
     states: list[Any] = []
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
         if are_apart:
-            x, results = layers.run_apart(
-                run, x, *inputs, select if selects_in_last else select_all
-            )
+            x, results = layers.run_apart(run, x, *inputs, last_select)
         else:
             x, results = layers.run_stacked(run, x, *inputs)
         if run.stack == DELTA_LAYERS:

@@ -66,13 +66,13 @@ def abstract_params(config: DecoderConfig, dtype: Any = jnp.float32) -> Params:
 
 def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
     """Splits stacked layers into one tree a layer; with `config.for_cpu` in the layout for that."""
-    num_layers = len(jax.tree.leaves(layers)[0])
-    split = (jax.tree.map(operator.itemgetter(index), layers) for index in range(num_layers))
-    if not config.for_cpu:
-        return tuple(split)
-    from gigpo_jax.models.on_cpu import transpose_kernels
+    places = range(len(jax.tree.leaves(layers)[0]))
+    split = tuple(jax.tree.map(operator.itemgetter(index), layers) for index in places)
+    if config.for_cpu:
+        from gigpo_jax.models.on_cpu import transpose_kernels
 
-    return tuple(map(transpose_kernels, split))
+        split = tuple(map(transpose_kernels, split))
+    return split
 
 
 def param_count(config: DecoderConfig) -> int:

@@ -115,9 +115,8 @@ class Programs:
     def prepare_params(self, params: decoder.Params) -> decoder.Params:
         """Casts parameters and moves them to the placement's devices.
 
-        A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. The result
-        may have separate layers. All hosts must call this in the same order: it gathers over their
-        devices.
+        A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. All hosts
+        must call this in the same order: it gathers over their devices.
         """
         leaves, tree = jax.tree.flatten(params)
         shardings = [self.placement.gathered_sharding(leaf) for leaf in leaves]
@@ -140,9 +139,8 @@ class Programs:
         prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
         # After the cast. XLA copies a layer out of its stack for every token. On GPUs layers that
         # the engine shares with the learner stay there: apart they would be a second copy.
-        matrices = {index for index, leaf in enumerate(leaves) if leaf.ndim > 2}
-        copies_layers = self.placement.device.platform == "gpu" and matrices <= {*changed_indices}
-        if self.config.for_cpu or copies_layers:
+        copies = {index for index, leaf in enumerate(leaves) if leaf.ndim > 2} <= {*changed_indices}
+        if self.config.for_cpu or (copies and self.placement.device.platform == "gpu"):
             split = functools.partial(split_layers, self.config)
             for stack in prepared.keys() & set(STACKS):
                 prepared[stack] = self.run_program(("layers apart", stack), split, prepared[stack])
