@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from gigpo_jax.learner.packing import Gather, Packing
 
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
+KERNEL_UNIT = 128  # on accelerators of this one, as kernels need
+FULL = 0.98  # assumed share of rows that segments fill
+MICROBATCH_COST = 1000  # tokens that a microbatch costs beside its own: measured on an H200
 # Cost of the config's shape of rows, relative to the best fitted one, up to which it stays: another
 # shape is another program to compile.
 TOLERATED_COST = 1.25
@@ -71,6 +74,25 @@ def rows_at_once(fit: RowFit, row_length: int, most_rows: int) -> int:
     return rows
 
 
+def full_length(fit: RowFit, tokens: np.ndarray, longest: int, row_length: int) -> int:
+    """Chooses the length of rows whose microbatches cost least.
+
+    Args:
+      fit: limits.
+      tokens: [minibatches] i, tokens of the fullest host.
+      longest: tokens of the longest segment.
+      row_length: largest length.
+    """
+    lengths = range(row_length, max(longest, KERNEL_UNIT) - 1, -KERNEL_UNIT)
+
+    def estimate_cost(length: int) -> int:
+        row_counts = -(-tokens // int(FULL * length))
+        rows = rows_at_once(fit, length, int(row_counts.max()))
+        return int((-(-row_counts // rows)).sum()) * (rows * length + MICROBATCH_COST)
+
+    return min(lengths, key=estimate_cost, default=row_length)
+
+
 def make_fit(config: ConfigDict, mesh: Mesh) -> RowFit:
     """The limits of a config's rows."""
     places = local_rows(mesh, config.batch.rows) * config.batch.row_length
@@ -103,7 +125,7 @@ def fit_packing(
     """
     lengths = row_lengths(longest, packing.length)
     if fit.fills:
-        from gigpo_jax.learner.full_rows import fill_rows, full_length
+        from gigpo_jax.learner.full_rows import fill_rows
 
         pack = functools.partial(pack, pack_segments=fill_rows)
         packing = pack(packing.length)

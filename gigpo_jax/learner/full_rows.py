@@ -2,37 +2,12 @@
 
 import numpy as np
 
-from gigpo_jax.learner.fitted_rows import RowFit, rows_at_once
-from gigpo_jax.learner.rows import Rows
 from gigpo_jax.models.masks import segment_limit
-
-LENGTH_UNIT = 128  # rows have a multiple of this number of tokens, as kernels need
-FULL = 0.98  # assumed share of rows that segments fill
-MICROBATCH_COST = 1000  # tokens that a microbatch costs beside its own: measured on an H200
-
-
-def full_length(fit: RowFit, tokens: np.ndarray, longest: int, row_length: int) -> int:
-    """Chooses the length of rows whose microbatches cost least.
-
-    Args:
-      fit: limits.
-      tokens: [minibatches] i, tokens of the fullest host.
-      longest: tokens of the longest segment.
-      row_length: largest length.
-    """
-    lengths = range(row_length, max(longest, LENGTH_UNIT) - 1, -LENGTH_UNIT)
-
-    def estimate_cost(length: int) -> int:
-        row_counts = -(-tokens // int(FULL * length))
-        rows = rows_at_once(fit, length, int(row_counts.max()))
-        return int((-(-row_counts // rows)).sum()) * (rows * length + MICROBATCH_COST)
-
-    return min(lengths, key=estimate_cost, default=row_length)
 
 
 def fill_rows(
     lengths: np.ndarray, responses: np.ndarray, row_length: int, response_length: int
-) -> Rows:
+) -> list[list[int]]:
     """Packs segments as `rows.pack_rows` does, into rows that are as full as they can be.
 
     The longest segment that is left begins a row. Of the others those are chosen whose lengths add
@@ -40,7 +15,7 @@ def fill_rows(
     """
     left = [segment for segment in np.argsort(-lengths, kind="stable").tolist() if lengths[segment]]
     sizes = lengths.tolist()
-    rows: Rows = []
+    rows = []
     while left:
         room = row_length - sizes[left[0]]
         # Bit n of sums[i] is set if some of the first i other segments have n tokens together.

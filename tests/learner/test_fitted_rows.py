@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from gigpo_jax.learner.fitted_rows import RowFit, choose_shape, row_lengths, rows_at_once
-from gigpo_jax.learner.full_rows import fill_rows, full_length
+from gigpo_jax.learner.fitted_rows import (
+    RowFit,
+    choose_shape,
+    full_length,
+    row_lengths,
+    rows_at_once,
+)
+from gigpo_jax.learner.full_rows import fill_rows
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.rows import pack_rows
 from gigpo_jax.learner.samples import Sample
