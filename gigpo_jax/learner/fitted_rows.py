@@ -3,16 +3,13 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
-
-if TYPE_CHECKING:
-    from gigpo_jax.learner.packing import Gather, Packing
 
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
 KERNEL_UNIT = 128  # on accelerators of this one, as kernels need
@@ -103,18 +100,18 @@ def make_fit(config: ConfigDict, mesh: Mesh) -> RowFit:
 
 
 def fit_packing(
-    pack: "Callable[..., Packing]",
-    packing: "Packing",
+    pack: Callable[..., Any],
+    packing: Any,
     rows: int,
     longest: int,
     fit: RowFit,
-    gather: "Gather",
-) -> "tuple[Packing, int]":
+    gather: Callable[[np.ndarray], np.ndarray],
+) -> tuple[Any, int]:
     """Chooses the packing whose rows cost least.
 
     Args:
       pack: function that packs into rows of a length, by `pack_segments`.
-      packing: packing into rows of the config's length.
+      packing: `packing.Packing` into rows of the config's length.
       rows: B of the config.
       longest: tokens of the longest segment.
       fit: limits.
