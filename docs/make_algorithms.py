@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from gigpo_jax.core.method_table import METHOD_ALGORITHMS
 from gigpo_jax.rl.algorithms import ALGORITHMS
 
 HEAD = """# All algorithms
@@ -24,10 +25,7 @@ STABLE = ("gigpo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "g
 PAGES = {
     "algorithm": ("gigpo", "grpo", "dr_grpo", "dapo"),
     "loss": ("gspo", "gmpo", "hoelder"),
-    "critic": ("ppo", "step_ppo", "turn_ppo", "bilevel", "oprl", "spa_rl"),
-    "forks": ("vineppo", "carl"),
-    "plans": ("hiper", "strata", "rebel"),
-    "experience": ("slea",),
+    "critic": ("ppo",),
 }
 
 
@@ -36,14 +34,20 @@ def page() -> str:
     pages = {name: stem for stem, names in PAGES.items() for name in names}
     rows = [HEAD]
     for name, algorithm in ALGORITHMS.items():
-        stem = pages.get(name, "advantages")
+        page = _link(name, pages.get(name, "advantages"))
         wrapper = " (wrapper)" * ("base" in algorithm.settings)
         state = "stable" if name in STABLE else "experimental"
         fixed, defaults = _show(algorithm.fixed), _show(algorithm.defaults)
-        rows.append(
-            f"| `{name}`{wrapper} | [{stem}]({stem}.md) | {state} | {fixed} | {defaults} |\n"
-        )
+        rows.append(f"| `{name}`{wrapper} | {page} | {state} | {fixed} | {defaults} |\n")
     return "".join(rows)
+
+
+def _link(name: str, stem: str) -> str:
+    """A link to the page of an algorithm: for a method the README of its folder."""
+    if name not in METHOD_ALGORITHMS:
+        return f"[{stem}]({stem}.md)"
+    folder = METHOD_ALGORITHMS[name].partition(":")[0].rpartition(".")[2]
+    return f"[methods/{folder}](../gigpo_jax/methods/{folder}/README.md)"
 
 
 def _show(settings: Any) -> str:

@@ -92,8 +92,7 @@ class StatedBeliefs:
 
     Attributes:
       request: Instruction for the beginning of the response, belief and thought.
-      grader: "module:class" of a `methods.rebel.beliefs.BeliefGrader`, called without arguments for
-        each episode.
+      grader: "module:class" of a grader, called without arguments for each episode.
     """
 
     request: str
