@@ -1,9 +1,9 @@
-"""Whether processes run, and how long to wait for them."""
+"""Whether processes run, and how long to wait for them and for other things."""
 
 import os
 import pathlib
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 
 def alive(pid: int) -> bool:
@@ -16,10 +16,18 @@ def alive(pid: int) -> bool:
 
 def gone(pids: Collection[int], within_s: float) -> bool:
     """Whether all these processes end within the limit."""
-    deadline = time.monotonic() + within_s
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+    return wait_until(lambda: not any(map(alive, pids)), within_s)
+
+
+def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
+    """Whether a condition comes true within the `patience` of a limit."""
+    start = time.monotonic()
+    while not condition():
+        # The load may rise meanwhile: the limit is asked for anew.
+        if time.monotonic() - start > patience(within_s):
+            return False
         time.sleep(0.02)
-    return not any(map(alive, pids))
+    return True
 
 
 def patience(seconds: float) -> float:

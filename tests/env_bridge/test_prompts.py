@@ -196,7 +196,7 @@ def test_a_prompt_that_fits_is_tokenised_once_and_a_book_never_whole() -> None:
     fit_prompt(FULL, inputs, encode=encode, limit=2048)
     assert len(lengths) == 1
     lengths.clear()
-    started = time.perf_counter()
+    started = time.thread_time()
     prompt = fit_prompt(
         FULL,
         dataclasses.replace(inputs, observation="word " * 2_000_000),
@@ -207,7 +207,7 @@ def test_a_prompt_that_fits_is_tokenised_once_and_a_book_never_whole() -> None:
     assert 1900 < len(prompt.tokens) <= 2048
     assert max(lengths) <= 2048 * 32
     assert len(lengths) < 20
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 def test_a_prompt_has_the_images_of_what_it_shows_in_the_order_of_the_text() -> None:

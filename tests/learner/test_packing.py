@@ -168,9 +168,9 @@ def test_packing_takes_milliseconds() -> None:
 
 
 def _seconds(call) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     call()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def test_same_seed_same_minibatches() -> None:

@@ -86,7 +86,9 @@ def test_the_end_of_the_length_limit_costs_reward() -> None:
     assert len({turn.penalty for turn in turns}) > 2
 
 
-def test_a_turn_holds_what_was_shown_said_and_done() -> None:
+def test_a_turn_holds_what_was_shown_said_and_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As templates of thinking models begin every response.
+    monkeypatch.setattr(TOKENIZER, "opened_text", "so ")
     engine = StandIn()
     ended = []
 
@@ -113,7 +115,7 @@ def test_a_turn_holds_what_was_shown_said_and_done() -> None:
             assert tokens == tuple(turn.prompt_tokens) == tuple(TOKENIZER.encode_chat(turn.prompt))
             assert (params.temperature, params.stop_strings) == (0.7, ("</action>",))
             assert (turn.observation, turn.anchor) == (observation.text, observation.anchor)
-            assert turn.response == TOKENIZER.decode(turn.response_tokens.tolist())
+            assert turn.response == "so " + TOKENIZER.decode(turn.response_tokens.tolist())
             assert turn.logprobs.shape == turn.response_tokens.shape
             assert EXAMPLE.parse(turn.response) == Response(turn.action, turn.valid)
             assert turn.admissible == (turn.action in (observation.admissible or ()))

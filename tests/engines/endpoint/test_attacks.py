@@ -6,7 +6,6 @@ import json
 import resource
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.engines.endpoint.serving import (
     post,
     serving,
 )
+from tests.processes import wait_until
 
 CHAT = "/v1/chat/completions"
 
@@ -68,9 +68,7 @@ def test_silent_connections_lock_nobody_out(
             for number in range(100)
         ]
         assert post(endpoint, CHAT, json.dumps(HEADS))[0] == 200
-        deadline = time.monotonic() + 30
-        while sum(map(is_closed, silent)) < 84 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: sum(map(is_closed, silent)) >= 84, 30)
         assert 84 <= sum(map(is_closed, silent)) <= 85
         # The connection that has shown the key is still open.
         client.request("POST", CHAT, json.dumps(HEADS), headers)

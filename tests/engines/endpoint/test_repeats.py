@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.endpoint.server import Endpoint
 from tests.engines.endpoint.serving import HEADS, KEY, Watched, client, make_engine, serving
-from tests.processes import patience
+from tests.processes import wait_until
 
 KEYS = [{"Idempotency-Key": "a"}, {"X-Request-Id": "a"}]
 
@@ -64,9 +63,7 @@ def test_a_repeated_call_takes_the_place_of_one_that_still_runs(
     # As behind a proxy that keeps the connection of the first request.
     orphan = threading.Thread(target=call_late)
     orphan.start()
-    end = time.monotonic() + patience(60)
-    while delays and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: not delays, 60)
     answer = session.chat.completions.create(**HEADS, extra_headers=headers)
     orphan.join(60)
     assert "the request was repeated" in str(errors[0])

@@ -36,6 +36,7 @@ from tests.engines.endpoint.serving import (
     serving,
     small_policy,
 )
+from tests.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +293,7 @@ def test_sessions_are_limited_and_abandoned_ones_collected(engine: Watched):
         with pytest.raises(openai.RateLimitError, match="2 sessions are open"):
             open_session()
         policy.chat.completions.create(**HEADS, extra_headers={"X-Session-Id": first["id"]})
-        until = time.monotonic() + 30
-        while len(ended) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: len(ended) == 2, 30)
         assert {session.id: (session.abandoned, len(session.turns)) for session in ended} == {
             first["id"]: (True, 1),
             second["id"]: (True, 0),
@@ -319,9 +318,7 @@ def test_a_record_that_cannot_be_written_is_not_lost(engine: Watched):
         client(endpoint.url + "/v1") as policy,
     ):
         policy.post("/sessions", body={"task": "left alone"}, cast_to=object)
-        until = time.monotonic() + 30
-        while endpoint._sessions and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: not endpoint._sessions, 30)
         opened = policy.post("/sessions", body={"task": "a task"}, cast_to=object)
         named = {"X-Session-Id": opened["id"]}
         policy.chat.completions.create(**HEADS, extra_headers=named)
@@ -365,10 +362,7 @@ def test_choices_end_with_the_one_that_fails(engine: Watched, monkeypatch: pytes
     monkeypatch.setattr(sampler, "MAX_RUNNING", 1)
     with serving(engine) as endpoint, engine._device_lock:
         assert post(endpoint, "/v1/chat/completions", json.dumps(HEADS | {"n": 2}))[0] == 429
-        until = time.monotonic() + 5
-        while endpoint._sampler.running and time.monotonic() < until:
-            time.sleep(0.01)
-        assert endpoint._sampler.running == 0
+        assert wait_until(lambda: not endpoint._sampler.running, 5)
 
 
 def test_headers_have_a_limit(endpoint: Endpoint):
@@ -395,9 +389,7 @@ def test_a_call_ends_with_its_session_and_with_the_time_limit(engine: Watched):
 
             thread = threading.Thread(target=call)
             thread.start()
-            until = time.monotonic() + 30
-            while not session.running and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: session.running > 0, 30)
             asyncio.run(endpoint.end_session(session))
             thread.join(30)
             assert [err.status_code for err in failed] == [404]
@@ -424,9 +416,7 @@ def test_a_call_that_is_not_recorded_yet_takes_no_place_of_another(engine: Watch
         with engine._device_lock:
             for thread in threads:
                 thread.start()
-            until = time.monotonic() + 10
-            while session.running < 2 and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: session.running == 2, 10)
             assert found == []
         for thread in threads:
             thread.join(60)

@@ -14,6 +14,7 @@ from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.endpoint.server import Endpoint
 from tests.engines.endpoint import bigram
 from tests.engines.endpoint.serving import Watched, client, make_engine, serving
+from tests.processes import wait_until
 
 # Parts of stops, of characters and of calls in random order.
 PIECES = [
@@ -201,9 +202,7 @@ def test_a_stream_that_ends_early_is_not_recorded(
                 list(events)
         else:
             events.close()
-    until = time.monotonic() + 30
-    while (session.running or engine._table.any_active()) and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: not (session.running or engine._table.any_active()), 30)
     assert (session.running, session.turns, len(engine.seen)) == (0, [], before)
     asyncio.run(endpoint.end_session(session))
 

@@ -37,6 +37,7 @@ from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.models import decoder
 from gigpo_jax.models.vision.vision_config import QWEN3_VL
 from tests.engines.endpoint import serving
+from tests.processes import patience, wait_until
 
 KEY = "open sesame"
 LIMITS = Limits(start_s=30, connect_s=30, request_s=30, push_s=30, restarts=0)
@@ -118,11 +119,8 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     ):
         server = EngineServer(engine, PARAMS, settings, said.append)
         task = asyncio.run_coroutine_threadsafe(server.serve(), loop)
-        until = time.monotonic() + 30
-        while not said:
-            assert time.monotonic() < until
-            assert not task.done()
-            time.sleep(0.01)
+        assert wait_until(lambda: bool(said) or task.done(), 30)
+        assert not task.done()
         yield Side(said[0].removeprefix("serving on "), folder, store, said)
         task.cancel()
         loop.call_soon_threadsafe(loop.stop)
@@ -366,7 +364,7 @@ def test_a_client_that_goes_away_frees_its_slot(side: Side) -> None:
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
-        until = time.monotonic() + 30
+        until = time.monotonic() + patience(30)
         while (await server.call("GET", "/health"))["running"]:
             assert time.monotonic() < until
             await asyncio.sleep(0.01)

@@ -10,7 +10,6 @@ import pkgutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,7 +22,7 @@ from gigpo_jax.engines.vllm.launch import (
     free_ports,
     server_environment,
 )
-from tests.processes import gone
+from tests.processes import gone, wait_until
 
 ROOT = pathlib.Path(__file__).parents[3]
 TREE = (
@@ -129,10 +128,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: pathlib.Path) -> None:
         f"{warning}; raise ValueError('1 invalid value\\n  no such device')",
     ]
     process.start()
-    until = time.monotonic() + 60
-    while process.running:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert wait_until(lambda: not process.running, 60)
     assert process.log_tail() == "ValueError: 1 invalid value no such device"
     process.stop()
 
@@ -221,8 +217,5 @@ def test_a_server_that_will_not_end_is_killed_and_one_that_is_started_again_is_e
 
 
 def _first_pid(log: pathlib.Path) -> int:
-    until = time.monotonic() + 60
-    while not log.exists() or not log.read_text().strip():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    assert wait_until(lambda: log.exists() and log.read_text().strip() != "", 60)
     return int(log.read_text().split()[0])

@@ -8,11 +8,12 @@ import time
 import pytest
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.processes import pool as pool_module
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
 from tests.env_bridge.processes.pools import EXAMPLE, FAILING, lend_all, outcomes
-from tests.processes import gone
+from tests.processes import gone, patience
 
 
 def test_128_episodes_at_once_give_what_the_environment_gives_alone() -> None:
@@ -64,14 +65,19 @@ def test_a_step_costs_this_process_little() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Signals) -> None:
+def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loss of a worker that was ready is no failed start, of which here one is too many.
+    monkeypatch.setattr(pool_module, "_MAX_FAILED_STARTS", 1)
+
     async def scenario(pool: EnvPool) -> None:
         lent = await lend_all(pool)  # places alternate between the two workers
         victim = pool.pids[0]
         os.kill(victim, number)
         started = time.monotonic()
         results = await outcomes([environment.step("open drawer 1") for environment in lent])
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < patience(8)
         failures = results[0::2]
         successes = results[1::2]
         assert all(isinstance(result, EnvError) for result in failures)
@@ -85,12 +91,12 @@ def test_a_lost_worker_costs_its_own_episodes_and_is_replaced(number: signal.Sig
         assert gone([victim], 5)
         with pytest.raises(EnvError, match=str(victim)):  # the episode is lost, not only the call
             await lent[0].step("open drawer 1")
+        assert pool.replaced == 1
         for environment in lent:
             environment.release()
         lent = await lend_all(pool)
         results = await outcomes([environment.step("open drawer 1") for environment in lent])
         assert not any(isinstance(result, BaseException) for result in results)
-        assert pool.replaced == 1
 
     with EnvPool(EXAMPLE, workers=2, envs_per_worker=3, step_timeout_s=2.0) as pool:
         asyncio.run(scenario(pool))
@@ -176,7 +182,7 @@ def test_steps_that_wait_for_something_else_overlap_and_fail_alone() -> None:
         actions = ["sleep 1.5", *["sleep 1"] * 5, "raise here", "open drawer 1"]
         started = time.monotonic()
         results = await outcomes([act(index, action) for index, action in enumerate(actions)])
-        assert time.monotonic() - started < 5, "one after the other would take 6.5 s"
+        assert time.monotonic() - started < patience(5), "one after the other would take 6.5 s"
         assert order.index(7) < order.index(1) < order.index(0)
         assert [
             index for index, result in enumerate(results) if isinstance(result, BaseException)

@@ -160,10 +160,10 @@ def test_a_response_is_graded_by_what_it_has_read() -> None:
 
 
 def test_broken_beliefs_take_linear_time() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     for text in ("<belief>" * 20_000, "<belief>" + "[" * 200_000 + "</belief>"):
         assert read_belief(text).belief is None
-    assert time.perf_counter() - start < 2.0
+    assert time.thread_time() - start < 2.0
 
 
 SETTINGS = EpisodeSettings(

@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.command_line import main
+from tests.processes import wait_until
 
 pytest.importorskip("mcp")
 
@@ -82,12 +82,12 @@ def test_a_server_over_http() -> None:
 
 
 def wait_for_port(port: int) -> None:
-    end_s = time.monotonic() + 60
-    while time.monotonic() < end_s:
+    def is_open() -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"nothing listens on port {port}")
+            return True
+        return False
+
+    assert wait_until(is_open, 60), f"nothing listens on port {port}"
 
 
 @pytest.mark.parametrize("restart", [True, False])

@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import EnvError, StepError
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.command_line import main
+from tests.processes import wait_until
 
 pytest.importorskip("aiohttp")
 ROOT = Path(__file__).parents[3]
@@ -194,9 +194,7 @@ esac
         assert player.stdout.readline() != ""
         player.kill()  # it cannot tidy up
     log = tmp_path / "log"
-    deadline = time.monotonic() + 30
-    while not log.read_text().endswith("removed\n") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert wait_until(lambda: log.read_text().endswith("removed\n"), 30)
     run, port, removal, _ = log.read_text().splitlines()
     assert run.endswith("--publish 127.0.0.1::8000 some-image")
     name = run.split()[run.split().index("--name") + 1]

@@ -14,6 +14,7 @@ from gigpo_jax.envs.search.retrieval import client as module
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
 from gigpo_jax.envs.search.retrieval.retriever import Document, Hit
 from tests.envs.search.serving import answering, http_answer, serving
+from tests.processes import patience
 
 GOOD = http_answer(
     json.dumps(
@@ -92,7 +93,7 @@ def test_a_server_that_stays_down_is_given_up_within_the_limit_and_then_quickly(
         started = time.monotonic()
         with pytest.raises(EnvError, match=r"then gave up [(]HTTP status 503"):
             client.search(["who"], 3)
-        assert 0.4 < time.monotonic() - started < 5
+        assert 0.4 < time.monotonic() - started < patience(5)
         asked = len(requests)
         assert (
             2 <= asked <= 3
@@ -129,7 +130,7 @@ def test_a_silent_server_is_tried_only_shortly_once_it_is_known_to_be_down(
         for short_try in short_tries:
             with pytest.raises(EnvError, match="no answer in time"):
                 short_try.result(60)
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < patience(2)
         assert not probe.done()  # one request at a time has the whole time-out
         with pytest.raises(EnvError, match="no answer in time"):
             probe.result(60)
@@ -210,7 +211,7 @@ def test_silence_is_not_waited_for_without_end() -> None:
         started = time.monotonic()
         with pytest.raises(EnvError, match="no answer in time"):
             RetrieverClient(url, timeout_s=0.2, limit_s=0.8).search(["who"], 3)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < patience(10)
 
 
 def test_a_request_without_an_answer_is_sent_again_before_the_limit() -> None:
@@ -218,7 +219,7 @@ def test_a_request_without_an_answer_is_sent_again_before_the_limit() -> None:
         client = RetrieverClient(url, timeout_s=0.3, limit_s=30.0)
         started = time.monotonic()
         assert client.search(["who"], 3)[0][0].score == 0.5
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < patience(15)
         client.close()
     assert len(requests) == 2
 
@@ -316,7 +317,7 @@ def test_all_that_wait_are_told_within_the_limit_when_the_retriever_is_down() ->
             client.submit([f"q{n}"], 1 + n % 40) for n in range(80)
         ]  # forty kinds of request, eight at a time
         assert all(isinstance(future.exception(60), EnvError) for future in futures)
-        assert time.monotonic() - started < 20, "each kind for itself would take 40 s"
+        assert time.monotonic() - started < patience(20), "each kind for itself would take 40 s"
         client.close()
     client = RetrieverClient(url)
     hanging = client.submit(["q"], 1)

@@ -60,10 +60,10 @@ def test_a_response_without_one_of_its_parts_is_invalid(response: str, plan: str
 
 
 def test_long_responses_take_linear_time() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     for text in ("<subgoal>" * 20_000, "<switch> " + " " * 200_000, "<switch>KEEP" * 20_000):
         assert read_subgoal(text) == (False, "", None, None, 0)
-    assert time.perf_counter() - start < 2.0
+    assert time.thread_time() - start < 2.0
 
 
 def test_prompts_show_the_plan_and_ask_for_it() -> None:
