@@ -98,7 +98,7 @@ def _run(argv: list[str]) -> int:
             reason = "each host serves by itself"
             raise InputError(reason, key="config.distributed", value="True", fix="leave it out")
         # Before any other use of jax, which would start with this host's devices alone.
-        importlib.import_module("gigpo_jax.devices.connect").connect_hosts()
+        importlib.import_module("gigpo_jax.run.connect").connect_hosts()
     importlib.import_module("gigpo_jax.devices.backend").start_backend(config)
     if flags.mode == "export":
         return program.run(config, workdir, flags.out, flags.push)

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-# Long enough for a thread that waits for Python. More would not help in a partition: the store
-# closes a connection that is silent for 20 s, and jax then aborts the process at its other end.
-SILENT_S = 60.0
+# The kernel doubles the time between attempts to send: to 51 s at most after a partition of 45 s.
+# More would not help: gRPC closes a connection whose ping was not answered for 60 s.
+SILENT_S = 75.0
 BEATS = "gigpo_jax/beats/"  # folder of the counts
 LEFT = ""  # in place of the count of a host that has ended its work
 

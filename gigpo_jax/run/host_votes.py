@@ -11,8 +11,6 @@ import asyncio
 import atexit
 import contextlib
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Iterator
@@ -22,10 +20,9 @@ from typing import Any, TypeVar
 import jax
 from jax._src import distributed  # the store has no public name; Orbax uses this one too
 
-from gigpo_jax.run import report
 from gigpo_jax.run.host_beats import HostBeats
+from gigpo_jax.run.host_loss import describe_loss, leave_run
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop
-from gigpo_jax.run.progress import print_lines
 
 _T = TypeVar("_T")
 
@@ -105,21 +102,26 @@ class HostVotes(Hosts):
             raise
         # KeyboardInterrupt and SystemExit too: the others wait for this host whatever ended it.
         except BaseException as error:
+            host = jax.process_index()
             # Read before this host votes. If another host had stopped already, this error is a
             # consequence.
-            earlier_stop = _agreed(self._votes())
+            try:
+                earlier_stop = _agreed(self._votes())
+            # The first host is gone, and its store with it.
+            except jax.errors.JaxRuntimeError:
+                leave_run(1, describe_loss(host, 0))
             text = " ".join(f"{type(error).__name__}: {error}".split())
             self.agree(Stop(getattr(error, "status", 1), f"stopped: {text}", saves=False))
             if earlier_stop is not None:
                 # A host that gave up is on its way out. jax's exit handler would wait for it.
                 if self._store.key_value_dir_get(GONE):
-                    atexit.register(_leave, earlier_stop.status)
+                    atexit.register(leave_run, earlier_stop.status)
                 raise HostsStopped(earlier_stop) from error
             # A computation with a lost host fails; its traceback would not name the host. One that
             # only waits in a computation still counts, until it leaves.
             lost = beats.silent_host(STOP_LIMIT_S / 2)
             if lost is not None:
-                raise HostsStopped(Stop(1, _describe_loss(lost), saves=False)) from error
+                raise HostsStopped(Stop(1, describe_loss(host, lost), saves=False)) from error
             raise
         finally:
             block_end.set()
@@ -143,8 +145,8 @@ class HostVotes(Hosts):
             elif stopped_at is None:
                 stopped_at = time.monotonic()
             elif time.monotonic() - stopped_at > limit:
-                report.say(f"{stop.text}; host {host} waited for it")
-                _leave(stop.status)
+                text = f"{stop.text}; host {host} waited for it"
+                leave_run(stop.status, text if host == 0 else "")
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             beats.leave()
 
@@ -157,8 +159,7 @@ class HostVotes(Hosts):
                 # The store ends with the first host, and jax the others with a stack trace then.
                 time.sleep(LAST_S if host == 0 else 0)
                 # On every host: each may be the one that the others lost.
-                print_lines(_describe_loss(silent))
-                _leave(1)
+                leave_run(1, describe_loss(host, silent))
 
     async def _vote(self, vote: Stop | None) -> Stop | None:
         """Casts this host's vote; returns what all hosts agree on.
@@ -195,7 +196,7 @@ class HostVotes(Hosts):
                         f"{GONE}{jax.process_index()}", "", allow_overwrite=True
                     )
                     # At exit jax would wait for the others once more.
-                    atexit.register(_leave, stop.status)
+                    atexit.register(leave_run, stop.status)
                     missing = sorted(set(range(jax.process_count())) - votes.keys())
                     text = (
                         f"{stop.text}; no answer from hosts {missing}, so no checkpoint is written"
@@ -248,19 +249,3 @@ def _agreed(votes: dict[int, Stop | None]) -> Stop | None:
         text=f"host {host} {first.text}",
         saves=all(stop.saves for stop in stops.values()),
     )
-
-
-def _describe_loss(host: int) -> str:
-    """Message of this host, which stops because another one is lost."""
-    return (
-        f"host {jax.process_index()} stopped: no sign of life from host {host}; the same command "
-        "continues after the newest checkpoint"
-    )
-
-
-def _leave(status: int) -> None:
-    """Ends the process as it is."""
-    # Not sys.exit: the exit handlers of jax would wait for hosts that have gone.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -4,8 +4,10 @@ A host has one address, 10.77.0.N, a host name and an own /etc/hosts. The switch
 another namespace, so no packet leaves the test, and none comes in.
 """
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,6 +54,16 @@ class Network:
         for process in self._processes:
             process.wait()
         for name in (*self.addresses, SWITCH):
+            # Children of those processes.
+            listed = subprocess.run(
+                ["ip", "netns", "pids", self._namespace(name)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for pid in map(int, listed.stdout.split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             # Not there if the set-up failed before it.
             subprocess.run(
                 ["ip", "netns", "delete", self._namespace(name)], capture_output=True, check=False

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from gigpo_jax.engines.jax_server.client import KEY
 from tests.engines.jax_server.serving import PASSWORD
@@ -17,6 +18,17 @@ from tests.runs import CONFIG
 LIMIT_S = patience(240)
 COORDINATOR_PORT = 9000
 QUIET = {"TQDM_DISABLE": "1", "JAX_PLATFORMS": "cpu", KEY: PASSWORD}
+
+# Waits until a server listens.
+WAIT = """
+import socket, sys, time
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), 10).close()
+        break
+    except OSError:
+        time.sleep(0.5)
+"""
 
 Process = subprocess.Popen[str]
 
@@ -47,10 +59,24 @@ def start_engine(network: Network, host: str, port: int, workdir: Path, *flags: 
     return network.start(host, [*command, f"--config.serve.port={port}"], QUIET)
 
 
+def wait_for_server(network: Network, host: str, server: str, port: int, limit_s: float) -> None:
+    """Waits until a host reaches a port of another one."""
+    program = [sys.executable, "-c", WAIT, network.addresses[server], str(port)]
+    ((status, _, err),) = end([network.start(host, program)], limit_s)
+    assert status == 0, err
+
+
 def start_learners(
-    network: Network, hosts: Sequence[str], workdir: Path, *flags: str
+    network: Network,
+    hosts: Sequence[str],
+    workdir: Path,
+    *flags: str,
+    environments: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[Process]:
-    """Starts the learners of one run, one on each of these hosts, which may be the same."""
+    """Starts the learners of one run, one on each of these hosts, which may be the same.
+
+    `environments` has variables of single hosts.
+    """
     command = [sys.executable, "-m", "gigpo_jax", "train", f"--config={CONFIG}", *flags]
     command.append(f"--workdir={workdir}")
     variables = {}
@@ -62,7 +88,11 @@ def start_learners(
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         }
     return [
-        network.start(host, command, QUIET | variables | {"JAX_PROCESS_ID": str(index)})
+        network.start(
+            host,
+            command,
+            QUIET | variables | {"JAX_PROCESS_ID": str(index)} | dict(environments.get(host, {})),
+        )
         for index, host in enumerate(hosts)
     ]
 

@@ -1,7 +1,7 @@
-"""A host that nobody trusts: `stranger.py ENGINE_PORTS OTHER_PORTS`, ports as "HOST:PORT,HOST:PORT".
+"""A host that nobody trusts: `stranger.py engine|endpoint PORTS [OTHER_PORTS]`.
 
-Holds silent connections to all of them, and sends requests without the key and nonsense, in rounds.
-Prints a line a round: the statuses of the engines' answers.
+Ports are "HOST:PORT,HOST:PORT". Holds silent connections to all of them, and sends requests without
+the key, and nonsense, in rounds. Prints a line a round: the statuses of the answers of PORTS.
 """
 
 import http.client
@@ -9,18 +9,30 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 CONNECTIONS = 300  # to each port
 PAUSE_S = 1.0
 LIMIT_S = 5.0
-PATHS = (
-    ("GET", "/version"),
-    ("GET", "/describe"),
-    ("GET", "/weight_info"),
-    ("PUT", "/weights/x.safetensors?offset=0&crc32=0"),
-    ("POST", "/load"),
-    ("POST", "/inference/v1/generate"),
-)
+PATHS = {
+    "engine": (
+        ("GET", "/version"),
+        ("GET", "/describe"),
+        ("GET", "/weight_info"),
+        ("PUT", "/weights/x.safetensors?offset=0&crc32=0"),
+        ("POST", "/load"),
+        ("POST", "/inference/v1/generate"),
+    ),
+    "endpoint": (
+        ("GET", "/v1/models"),
+        ("POST", "/v1/sessions"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/reward"),
+    ),
+}
 KEYS = ({}, {"Authorization": "Bearer wrong"}, {"X-Api-Key": "wrong"}, {"Authorization": "Bearer "})
 NONSENSE = (
     b"\x00" * 4096,
@@ -34,10 +46,10 @@ def connect(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=LIMIT_S)
 
 
-def ask(address: str) -> list[int]:
+def ask(kind: str, address: str) -> list[int]:
     """Requests every path with every wrong key; returns the statuses."""
     statuses = []
-    for method, path in PATHS:
+    for method, path in PATHS[kind]:
         for headers in KEYS:
             client = http.client.HTTPConnection(address, timeout=LIMIT_S)
             client.request(method, path, body=b"{}", headers=headers)
@@ -46,29 +58,29 @@ def ask(address: str) -> list[int]:
     return statuses
 
 
-def disturb(engines: list[str], others: list[str]) -> None:
+def disturb(kind: str, servers: list[str], others: Sequence[str] = ()) -> None:
     """Holds connections and sends requests until the process is ended."""
     held: list[socket.socket] = []
+    limit = 2 * CONNECTIONS * len((*servers, *others))  # of two rounds
     while True:
         statuses: dict[str, list[int]] = {}
-        for address in engines + others:
+        for address in (*servers, *others):
             try:
                 # A port that closed them gets new ones.
                 held += [connect(address) for _ in range(CONNECTIONS)]
                 for data in NONSENSE:
                     with connect(address) as connection:
                         connection.sendall(data)
-                if address in engines:
-                    statuses[address] = ask(address)
+                if address in servers:
+                    statuses[address] = ask(kind, address)
             except OSError as err:
                 statuses[f"{address} {type(err).__name__}"] = []
         print(json.dumps(statuses), flush=True)
         time.sleep(PAUSE_S)
-        # Two rounds are open at once.
-        for connection in held[: -2 * CONNECTIONS * len(engines + others)]:
+        for connection in held[:-limit]:
             connection.close()
-        del held[: -2 * CONNECTIONS * len(engines + others)]
+        del held[:-limit]
 
 
 if __name__ == "__main__":
-    disturb(*(argument.split(",") for argument in sys.argv[1:3]))
+    disturb(sys.argv[1], *(argument.split(",") for argument in sys.argv[2:]))

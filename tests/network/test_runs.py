@@ -1,7 +1,5 @@
 """Runs of two learners with engine servers on a third host."""
 
-import json
-import sys
 import time
 from pathlib import Path
 
@@ -9,11 +7,10 @@ import pytest
 
 from tests.metrics import records
 from tests.network.hosts import Network
+from tests.network.intrusion import check_strangers
 from tests.network.programs import (
     COORDINATOR_PORT,
     LIMIT_S,
-    Process,
-    Usage,
     end,
     start_engine,
     start_learners,
@@ -48,7 +45,11 @@ def train(
     hosts = start_learners(network, learners, workdir, *flags, *remote)
     if strangers:
         coordinator = f"{network.addresses[learners[0]]}:{COORDINATOR_PORT}"
-        check_strangers(network, hosts, engines, workdir, addresses, coordinator)
+        deadline = time.monotonic() + LIMIT_S
+        while not (workdir / "metrics.jsonl").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        check_strangers(network, "engine", [*engines, hosts[0]], addresses, coordinator)
     ended = end(hosts)
     assert [status for status, _, _ in ended] == [0, 0], ended
     for engine in engines:
@@ -56,49 +57,6 @@ def train(
     ended = end(engines)
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert not any("Traceback" in err for _, _, err in ended), ended
-
-
-def check_strangers(
-    network: Network,
-    hosts: list[Process],
-    engines: list[Process],
-    workdir: Path,
-    addresses: list[str],
-    coordinator: str,
-) -> None:
-    """Lets a stranger disturb the servers and the coordinator during the iterations."""
-    deadline = time.monotonic() + LIMIT_S
-    while not (workdir / "metrics.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    processes = [hosts[0], *engines]
-    before = [Usage.of(process) for process in processes]
-    program = [sys.executable, str(Path(__file__).with_name("stranger.py"))]
-    stranger = network.start("stranger", [*program, ",".join(addresses), coordinator])
-    assert stranger.stdout is not None
-    rounds = [json.loads(stranger.stdout.readline()) for _ in range(2)]
-    disturbed = [Usage.of(process) for process in processes]
-    stranger.kill()
-    for statuses in rounds:
-        # Every request was answered, and refused.
-        assert list(statuses) == addresses, rounds
-        assert {status for answers in statuses.values() for status in answers} == {401}, rounds
-    # Closed connections take a moment.
-    deadline = time.monotonic() + 30
-    while True:
-        after = [Usage.of(process) for process in processes]
-        is_over = all(
-            now.descriptors <= then.descriptors + 100 and now.threads <= then.threads + 100
-            for now, then in zip(after, before, strict=True)
-        )
-        if is_over or time.monotonic() > deadline:
-            break
-        time.sleep(1)
-    told = f"{before}, {disturbed}, {after}"
-    print(told)
-    assert is_over, told
-    for now, then in zip(disturbed, before, strict=True):
-        assert now.megabytes < then.megabytes + 100, told
 
 
 @pytest.fixture(scope="module")

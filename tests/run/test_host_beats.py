@@ -88,6 +88,6 @@ def test_an_error_beside_a_lost_host_names_the_host(
         ):
             raise error
     finally:
-        atexit.unregister(host_votes._leave)
+        atexit.unregister(host_votes.leave_run)
     message = "host 0 stopped: no sign of life from host 1; the same command continues"
     assert str(raised.value).startswith(message if lost else "connection closed by peer")
