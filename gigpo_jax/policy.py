@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from absl import logging
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
@@ -18,17 +17,12 @@ from gigpo_jax.models.attention import attention, kernels_for, reads_bands
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.text.tokenizer import (
-    Tokenizer,
-    check_vocabulary,
-    load_tokenizer,
-)
+from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from gigpo_jax.rl.logprobs import OutputEmbedding, PaddedEmbedding
 
 if TYPE_CHECKING:
     from gigpo_jax.models.execution import Experts
     from gigpo_jax.models.lora import LoraConfig
-    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 
 @dataclass(frozen=True)
@@ -124,11 +118,6 @@ def load_policy(
             value=config.sampling.max_prompt_tokens,
             fix="use more",
         )
-    if config.batch.share_prefixes and not shares_prefixes(config):
-        logging.warning(
-            "batch.share_prefixes has no effect: tokens keep the experts of their rollout "
-            "(model.replay_routes)"
-        )
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = _engine_devices(config, shape, mesh, signals, samples=samples, trains=trains)
@@ -173,7 +162,6 @@ def _engine_devices(
 
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
     """Raises InputError for settings that the model does not take."""
-    check_vision(config, shape.vision)
     positions = shape.longest_text
     if _longest_text(config) > positions:
         sampling = config.sampling
@@ -185,38 +173,12 @@ def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
             value=sampling.max_prompt_tokens,
             fix="use fewer tokens or a model of longer texts",
         )
-    if shares_prefixes(config):
-        reason = ""
-        if shape.delta is not None:
-            reason = "the model has layers with states, which read one text after the other"
-        elif any(shape.layer_windows(longest_tree(config))):
-            window = shape.sliding_window
-            reason = f"the model has sliding windows of {window} tokens, trees of texts none"
-        if reason:
-            key = "config.batch.share_prefixes"
-            raise InputError(reason, key=key, value="True", fix="leave it out")
-    if shape.experts is None:
-        if config.model.replay_routes:
-            raise InputError(
-                "the model has no experts",
-                key="config.model.replay_routes",
-                value="True",
-                fix="leave it out",
-            )
-    elif config.model.lora.rank:
-        from gigpo_jax.devices.adapter import check_expert_adapter
+    model = config.model
+    has_settings = config.batch.share_prefixes or model.replay_routes or model.lora.vision
+    if shape.experts is not None or has_settings:
+        from gigpo_jax.config.model_checks import check_model_settings
 
-        check_expert_adapter(config, shape)
-
-
-def check_vision(config: ConfigDict, vision: "VisionConfig | None") -> None:
-    if vision is None and config.model.lora.vision:
-        raise InputError(
-            "the model has no vision tower",
-            key="config.model.lora.vision",
-            value="True",
-            fix="leave it out",
-        )
+        check_model_settings(config, shape, longest_tree(config) if shares_prefixes(config) else 0)
 
 
 def lora_config(config: ConfigDict) -> "LoraConfig | None":
@@ -226,7 +188,7 @@ def lora_config(config: ConfigDict) -> "LoraConfig | None":
         return None
     from gigpo_jax.models.lora import LoraConfig
 
-    return LoraConfig(settings.rank, settings.alpha, tuple(settings.targets), settings.vision)
+    return LoraConfig.from_settings(settings)
 
 
 def param_shardings(shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh) -> Any:
@@ -251,10 +213,7 @@ def forward_function(
 ) -> Callable[..., tuple[jax.Array, OutputEmbedding]]:
     """Builds the forward pass of the policy, an `rl.update.Forward`.
 
-    Its arguments are `Policy.trained`, `Policy.frozen`, tokens [B, T], positions, segment_ids,
-    images and routes (or none) as in `StepBatch`; its results hidden states [B, T, D] and the
-    output embedding [V, D]. Rows stay split over the mesh in every layer; parameters are sharded as
-    in `trained_shardings`.
+    Rows stay split over the mesh in every layer; parameters are sharded as in `trained_shardings`.
     """
     adapter = lora_config(config)
     trunk = trunk_function(config, shape, mesh)
@@ -350,10 +309,7 @@ def trunk_function(
 
 
 def longest_tree(config: ConfigDict) -> int:
-    """Returns the tokens of the largest tree of texts that attention has room for.
-
-    Attention then reads as many keys as for texts that share nothing.
-    """
+    """Returns the tokens of the largest tree of texts that attention has room for."""
     row = config.batch.row_length
     return _longest_text(config) if reads_bands(row, _longest_text(config)) else row
 

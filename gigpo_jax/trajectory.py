@@ -1,7 +1,7 @@
 """Turns and trajectories, which rollouts produce and learners consume. numpy only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,23 +24,14 @@ def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarra
     )
 
 
-def mean_uncertainty(logprobs: np.ndarray, entropies: np.ndarray | None) -> float:
-    """Returns the mean entropy over response tokens, nats; 0 without tokens.
-
-    Without entropies it is estimated by the mean of -log p, whose expectation is the entropy.
-    """
-    values = -logprobs if entropies is None else entropies
-    return float(np.sum(values, dtype=np.float64)) / max(len(values), 1)
-
-
 # eq=False: a comparison of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Turn:
     """One environment step: its prompt, response, action and reward.
 
-    A summary of a conversation is a turn too: it is valid, its action is its text, and its reward
-    is 0. Its observation is the one after it, with an anchor state of its own
-    (`episode_texts.summary_anchor`). So is a plan before the first step (`plans`).
+    A summary of a conversation is a turn too, and so is a plan before the first step (`plans`): it
+    is valid, its action is its text, and its reward is 0. Its observation is the one after it, with
+    an anchor state of its own (`episode_texts.summary_anchor`).
 
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.
@@ -72,7 +63,7 @@ class Turn:
         are one.
       routes: Experts of the tokens, as in `engines.base.Completion`; None: they are not kept.
       entropies: Entropies at the tokens, as in `engines.base.Completion`.
-      extra: What parts of the episode add for signals of the learner, by name.
+      extra: Additions of parts of the episode for signals of the learner, by name.
       metrics: Numbers that parts of the episode add, whose means are metrics of the iteration.
     """
 
@@ -104,11 +95,6 @@ class Turn:
     extra: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     entropies: np.ndarray | None = None
-
-    @property
-    def uncertainty(self) -> float:
-        """See `mean_uncertainty`."""
-        return mean_uncertainty(self.logprobs, self.entropies)
 
     def continues(self, earlier: "Turn") -> bool:
         """Tests whether the prompt begins with an earlier turn's prompt and whole response."""
@@ -233,19 +219,14 @@ class Trajectory:
 class Step:
     """A step of a finished episode, or a summary: one row of all per-step computations.
 
+    `group`, `type`, `won`, `answer`, `environment`, `forked` and `past_actions` are the episode's.
+
     Attributes:
       trajectory: Index of the episode in the rollout.
       step: Index of the environment step in the episode, from 0; a summary has the index of the
         step after it.
-      group: Task group of the episode.
       turn: Prompt, response, action and reward.
-      type: Task type of the episode.
-      won: Whether the episode did the task.
-      answer: Known answer of the task; "" if there is none.
-      environment: Label of the environment in `env.mix`, "" in a run with one.
       truncated: Whether this is the last step of an episode that used up its steps and was not won.
-      forked: Whether the episode begins in a state of an earlier one.
-      past_actions: Actions that were replayed before the episode's first turn.
       summaries: Number of summaries before it in the episode.
     """
 
@@ -322,26 +303,11 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     return steps
 
 
-def subtract_penalties(steps: Sequence[Step], penalties: Sequence[float]) -> list[Step]:
-    """The same steps, with a penalty subtracted from each reward."""
-    return [
-        # Copies: saved rollouts keep the rewards of the environment.
-        replace(step, turn=replace(step.turn, reward=step.turn.reward - penalty))
-        for step, penalty in zip(steps, penalties, strict=True)
-    ]
-
-
 @dataclass(frozen=True, eq=False)
 class StepCredit:
-    """Advantages of N steps, in the order of `finished_steps`.
+    """Advantages of N steps, in the order of `finished_steps`, as in `rl.advantages.Advantages`.
 
-    Attributes:
-      episode, step, total: [N] f32 advantages.
-      anchor_group: [N] i32, equal for steps of the same anchor group.
-      clip_scale: [N] f32, see `rl.advantages.Advantages`, or None.
-      tokens: [N, R] f32, advantages of response tokens in place of the total, or None.
-      target: [N] or [N, R] f32, targets of a critic for each response or each token, or None.
-      learned: [N] bool, steps that are in the loss; None: all are.
+    `anchor_group`, [N] i32, is equal for steps of the same anchor group.
     """
 
     episode: np.ndarray

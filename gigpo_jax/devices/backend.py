@@ -14,9 +14,6 @@ from gigpo_jax.devices.program_cache import use_program_cache
 def start_backend(config: ConfigDict) -> None:
     """Starts JAX's backend with the config's number of CPU threads and cache of compiled programs.
 
-    Args:
-      config: Config with `compilation`.
-
     Raises:
       InputError: JAX_PLATFORMS names a backend that is not here.
     """

@@ -44,10 +44,8 @@ def wait_for(result: Any) -> None:
 def global_batch(mesh: Mesh, batch: Any) -> Any:
     """Joins the hosts' minibatches to global arrays, [M, B, ...], split by rows.
 
-    Args:
-      mesh: Mesh of the learner.
-      batch: Pytree of numpy arrays [M, B of this host, ...] and of scalars that are equal on all
-        hosts; its images are numbered on this host.
+    `batch` is a pytree of numpy arrays [M, B of this host, ...] and of scalars that are equal on
+    all hosts; its images are numbered on this host.
     """
     images = getattr(batch, "images", None)
     if images is not None:
@@ -78,14 +76,7 @@ def all_hosts(values: np.ndarray) -> np.ndarray:
 
 
 def all_rows(rows: np.ndarray) -> np.ndarray:
-    """Joins the rows of all hosts, in host order.
-
-    Args:
-      rows: [k of this host, ...] of 32 or 64 bits, or bool.
-
-    Returns:
-      [sum of the k, ...], of the same dtype.
-    """
+    """Joins the rows of all hosts, [k, ...] of 32 or 64 bits or bool each, in host order."""
     if jax.process_count() == 1:
         return rows
     if rows.dtype == np.bool_:

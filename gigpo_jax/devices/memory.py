@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
@@ -53,8 +52,7 @@ def memory_estimate(
     prefill.
 
     Args:
-      config: Resolved config.
-      shape: Shape of the model.
+      config, shape: Resolved config, and shape of the model.
       devices: Number of devices in the mesh, over all hosts.
       hosts: Number of hosts, with equally many devices each.
       tensor: Number of devices that split the engine's weights; 0: `mesh.tensor`.
@@ -185,14 +183,11 @@ def _parameter_groups(config: ConfigDict, shape: DecoderConfig) -> list[tuple[st
     The last of them is trained.
     """
     groups = [(config.model.param_dtype, param_count(shape))]
-    settings = config.model.lora
-    if settings.rank:
-        from gigpo_jax.models import lora
+    if config.model.lora.rank:
+        from gigpo_jax.models.lora import LoraConfig, adapter_param_count
 
-        adapter = lora.LoraConfig(
-            settings.rank, settings.alpha, tuple(settings.targets), settings.vision
-        )
-        groups.append(("float32", lora.adapter_param_count(shape, adapter)))
+        adapter = LoraConfig.from_settings(config.model.lora)
+        groups.append(("float32", adapter_param_count(shape, adapter)))
     return groups
 
 
@@ -206,15 +201,10 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
     """Returns the bytes of the optimizer's moments."""
     second_moment_count = trained_count
     if config.optim.name == "muon":
-        from gigpo_jax.rl.muon import label_leaves
+        from gigpo_jax.rl.muon import count_numbers
 
-        params = abstract_params(shape)
-        labels = jax.tree.leaves(label_leaves(params))
-        sizes = [leaf.size for leaf in jax.tree.leaves(params)]
         # Muon has no second moment.
-        second_moment_count -= sum(
-            size for size, label in zip(sizes, labels, strict=True) if label == "muon"
-        )
+        second_moment_count -= count_numbers(abstract_params(shape))
     first_moment_bytes = trained_count * jnp.dtype(config.optim.moment_dtype).itemsize
     return first_moment_bytes + 4 * second_moment_count
 
@@ -259,7 +249,6 @@ def _parts_at_peak(config: ConfigDict, estimate: Mapping[str, float]) -> dict[st
     The engine has its memory during rollouts and gradients have theirs during updates, so only the
     larger counts. Both count if rollouts run during updates on the same devices.
     """
-    # Rollouts run during updates, on the same devices.
     if config.train.max_staleness and not config.engine.devices:
         return dict(estimate)
     engine_bytes = sum(estimate.get(name, 0) for name in ENGINE)
@@ -299,51 +288,23 @@ def check_memory(
     *,
     trains: bool = True,
 ) -> None:
-    """Refuses a run that cannot fit, with the key of the largest part at the peak and the estimate.
+    """Refuses a run that cannot fit, by InputError.
 
     Args:
       config, shape, devices, hosts, tensor, signals: Arguments of `memory_estimate`.
       limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
         check if none reports any. Then all hosts must call this together.
       trains: Whether there are updates; False: `LEARNER` is not counted.
-
-    Raises:
-      InputError: it needs more.
     """
     on_cpu = runs_on_cpu(limit)
     estimate = largest_estimate(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
     limit = limit or smallest_device_bytes()
-    if limit is None or peak(config, estimate) <= limit:
-        return
-    staleness = count_older_policies(config)
-    can_split = config.engine.devices > 0 or not staleness  # see `engine_split.check_engine`
-    # The key that helps: fewer versions of the weights, unless there is only one and it can be
-    # split.
-    weights_key = ("train", "max_staleness")
-    if can_split and staleness <= 1:
-        weights_key = ("engine", "tensor")
-    keys = {
-        "KV cache": ("engine", "slots"),
-        "engine's weights": weights_key,
-        "older policies": ("train", "max_staleness"),
-        "activations": ("batch", "rows"),
-        "activations of the vision tower": ("batch", "rows"),
-    }
     needed = _parts_at_peak(config, estimate)
-    largest = max(needed, key=lambda name: needed[name])
-    section, name = keys.get(largest, ("mesh", "fsdp"))
-    sizes = ", ".join(f"{item} {size / GIB:.1f}" for item, size in estimate.items() if size)
-    more_devices = "use more devices (mesh.fsdp)"
-    if can_split:
-        more_devices = "use more devices (mesh.fsdp; engine.tensor splits the engine's weights)"
-    less_stale = ", or a smaller train.max_staleness" if staleness else ""
-    raise InputError(
-        f"a device has {limit / GIB:.1f} GiB, the run needs "
-        f"{peak(config, estimate) / GIB:.1f} ({sizes})",
-        key=f"config.{section}.{name}",
-        value=config[section][name],
-        fix=f"{more_devices}, fewer engine.slots or batch.rows{less_stale}",
-    )
+    if limit is None or sum(needed.values()) <= limit:
+        return
+    from gigpo_jax.devices.memory_advice import refuse_run
+
+    raise refuse_run(config, estimate, needed, limit, count_older_policies(config))
 
 
 def runs_on_cpu(limit: int | None) -> bool:

@@ -50,13 +50,10 @@ def make_mesh(
     devices: Sequence[jax.Device] | None = None,
     engine_devices: int = 0,
 ) -> Mesh:
-    """Arranges the devices of all hosts.
+    """Arranges devices, by default of all hosts; the devices of `tensor` must be on one host.
 
-    Args:
-      data, fsdp, tensor: Devices along each axis; one of them can be -1 for all that are left. The
-        devices of `tensor` must be on one host.
-      devices: Devices of the mesh; None: all.
-      engine_devices: Devices of each host that are reserved for the engine, for messages.
+    One of the sizes can be -1 for all devices that are left. `engine_devices` of each host are
+    reserved for the engine, for messages.
 
     Raises:
       InputError: the sizes do not fit the devices.
@@ -110,10 +107,7 @@ def make_mesh(
 def split_devices(
     config: ConfigDict, devices: Sequence[jax.Device] | None = None
 ) -> tuple[list[jax.Device], list[jax.Device]]:
-    """Splits devices between the learner and the engine, which gets the last ones of each host.
-
-    Returns:
-      The learner's devices of all hosts, and the engine's devices of this host.
+    """Splits devices: the learner's of all hosts, and the engine's, the last ones, of this host.
 
     Raises:
       InputError: no device would be left to train, or they are TPUs of several hosts.
@@ -133,12 +127,7 @@ def learner_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None
 
 
 def shard_by_rules(mesh: Mesh, logical_axes: Any, shapes: Any) -> tuple[Any, list[str]]:
-    """The sharding of every parameter by `RULES`.
-
-    Args:
-      mesh: Mesh of the learner.
-      logical_axes: Tree whose leaves are tuples of axis names.
-      shapes: Parameters or their shapes, in a tree like it.
+    """The sharding of every parameter, or shape of one, by `RULES` for its tuple of axis names.
 
     Returns:
       Tree of `NamedSharding`, and a line for every axis that is replicated because it does not
@@ -193,10 +182,9 @@ def row_constraint(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 def gathered(sharding: NamedSharding) -> NamedSharding:
-    """Returns a parameter's sharding without the axes of rows.
+    """Returns the sharding, without the axes of rows, in which a parameter is used and not stored.
 
-    The parameter is used in this sharding, but not stored in it. XLA finds it for matrix products,
-    but not for the embedding lookup, whose result and gradient it would replicate.
+    XLA finds it for matrix products, but not for the embedding lookup.
     """
     used = [None if axis in ROWS else axis for axis in sharding.spec]
     return NamedSharding(sharding.mesh, P(*used))

@@ -54,30 +54,22 @@ class SamplingParams:
     session: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InputError(
-                "must be a finite number of at least 0 (0 is greedy)",
-                key="temperature",
-                value=self.temperature,
-            )
-        if not 0 < self.top_p <= 1:
-            raise InputError(
-                "must be above 0 and at most 1 (1 keeps every token)", key="top_p", value=self.top_p
-            )
-        if self.top_k < -1:
-            raise InputError(
-                "must be at least 1, or -1 to keep every token", key="top_k", value=self.top_k
-            )
-        if self.max_tokens < 1:
-            raise InputError("must be at least 1", key="max_tokens", value=self.max_tokens)
         # A string alone would be taken as one stop string for each of its characters. An empty
         # string is in every text, so no token completes it.
-        if isinstance(self.stop_strings, str) or not all(self.stop_strings):
-            raise InputError(
-                "must be a tuple of strings that are not empty",
-                key="stop_strings",
-                value=repr(self.stop_strings),
-            )
+        has_stops = not isinstance(self.stop_strings, str) and all(self.stop_strings)
+        checks = {
+            "temperature": (
+                0 <= self.temperature < math.inf,
+                "must be a finite number of at least 0 (0 is greedy)",
+            ),
+            "top_p": (0 < self.top_p <= 1, "must be above 0 and at most 1 (1 keeps every token)"),
+            "top_k": (self.top_k >= -1, "must be at least 1, or -1 to keep every token"),
+            "max_tokens": (self.max_tokens >= 1, "must be at least 1"),
+            "stop_strings": (has_stops, "must be a tuple of strings that are not empty"),
+        }
+        for key, (is_valid, rule) in checks.items():
+            if not is_valid:
+                raise InputError(rule, key=key, value=repr(getattr(self, key)))
 
 
 @dataclass(frozen=True)
@@ -152,14 +144,8 @@ class Engine(Protocol):
 def request_key(seed: int, iteration: int, group: int, member: int, step: int) -> tuple[int, int]:
     """Derives the random key of one request, two u32, from its place in the run alone.
 
-    It depends on neither the machine nor the order of requests, so that runs repeat.
-
-    Args:
-      seed: Seed of the run.
-      iteration: Index of the iteration; negative for evaluations.
-      group: Index of the task group.
-      member: Index of the trajectory in its group.
-      step: Index of the turn in its trajectory.
+    It depends on neither the machine nor the order of requests, so that runs repeat. `member` is
+    the index of the trajectory in its group, `step` of the turn in its trajectory.
     """
     # Signed, because evaluations have negative iterations. The byte order is fixed, so that every
     # machine derives the same key.

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# By identity, because `==` of two trees of arrays has no single truth value.
 Session = tuple[int, int]
 
 
+# eq=False: `==` of two trees of arrays has no single truth value.
 @dataclass(frozen=True, eq=False)
 class Weights:
     """Parameters of the engine and their version; compared by identity."""
@@ -33,12 +33,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Samples responses from the weights of one version.
-
-    Attributes:
-      generate: Method like `engines.base.Engine.generate`.
-      end_session: Method like `engines.base.Engine.end_session`.
-    """
+    """Samples responses from the weights of one version, by methods like those of an `Engine`."""
 
     generate: Callable[..., Awaitable[Completion]]
     end_session: Callable[[Session], None]
@@ -158,14 +153,7 @@ def check_prompt(
     max_prompt: int,
     vocab_size: int,
 ) -> np.ndarray:
-    """Converts a prompt to an array [P] i32.
-
-    Args:
-      tokens: Token ids of the prompt.
-      params: Sampling settings.
-      max_length: Largest number of tokens of prompt and response together.
-      max_prompt: Largest number of tokens of the prompt.
-      vocab_size: Number of token ids.
+    """Converts a prompt to an array [P] i32; `max_length` is of prompt and response together.
 
     Raises:
       InputError: The prompt is empty, too long, or has ids outside the vocabulary.

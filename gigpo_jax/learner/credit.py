@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -30,18 +29,17 @@ def step_credit(
     config: ConfigDict,
     advantages: Callable[[StepColumns], rl_advantages.Advantages],
     steps: Sequence[Step],
-    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
+    computed: Mapping[str, np.ndarray],
     *,
     compiles_ahead: bool = False,
 ) -> tuple[dict[str, float], StepCredit]:
     """Computes advantages over the steps of all hosts, so that statistics of the batch are exact.
 
     Args:
-      config: config as from `config.resolve`.
+      config: resolved config.
       advantages: advantage function as from `make_objective`.
       steps: steps of this host, as from `trajectory.finished_steps`.
-      computed: columns as from `signals.table.compute_columns`; those that the algorithm does not
-        need are ignored.
+      computed: columns of signals; those that the algorithm does not need are ignored.
       compiles_ahead: whether to compile the programs of iterations with somewhat fewer or more
         steps too.
 

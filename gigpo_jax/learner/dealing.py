@@ -8,16 +8,11 @@ import numpy as np
 def deal_segments(
     segments: Sequence[np.ndarray], minibatches: int, rng: np.random.Generator | None
 ) -> list[list[np.ndarray]]:
-    """Shuffles segments and deals them into minibatches.
+    """Shuffles segments, indices of samples, and deals them into minibatches.
 
     A segment with more steps than a minibatch is cut into pieces first. No minibatch is then empty,
     as long as there are enough steps, and its number of steps differs from the mean by at most the
-    longest piece; with single steps by less than one step.
-
-    Args:
-      segments: indices of the samples of each segment.
-      minibatches: number of minibatches.
-      rng: generator that shuffles the segments; None: their order stays.
+    longest piece. Without a generator the order of segments stays.
     """
     steps = sum(map(len, segments))
     longest = longest_piece(steps, minibatches)

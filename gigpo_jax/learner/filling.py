@@ -14,13 +14,9 @@ from gigpo_jax.rl.types import StepBatch
 
 
 class BatchShape(NamedTuple):
-    """Sizes of a minibatch's arrays.
+    """Sizes M, B, T and C of a minibatch's arrays.
 
     Attributes:
-      microbatches: M.
-      rows: B.
-      tokens: T.
-      responses: C.
       route_width: experts that a token goes through in all layers; 0: they are not given.
       route_bytes: bytes of the number of an expert.
       has_trees: whether texts of a segment share what they begin with.
@@ -64,8 +60,7 @@ def _empty_batch(shape: BatchShape, microbatches: int, fields: Mapping[str, Any]
     """Arrays of zeros, with one axis [M B] in place of M and B."""
     rows = shape.microbatches * shape.rows
 
-    def token_array() -> np.ndarray:
-        return np.zeros((rows, shape.tokens), np.int32)
+    tokens = np.zeros((rows, shape.tokens), np.int32)
 
     def response_array(dtype: Any) -> np.ndarray:
         return np.zeros((rows, shape.responses), dtype)
@@ -74,9 +69,9 @@ def _empty_batch(shape: BatchShape, microbatches: int, fields: Mapping[str, Any]
     if shape.route_width:
         routes = np.zeros((rows, shape.tokens, shape.route_width), f"u{shape.route_bytes}")
     return StepBatch(
-        tokens=token_array(),
-        positions=token_array(),
-        segment_ids=np.stack([token_array()] * 2, 1) if shape.has_trees else token_array(),
+        tokens=tokens,
+        positions=tokens.copy(),
+        segment_ids=np.stack([tokens] * 2, 1) if shape.has_trees else tokens.copy(),
         response_index=response_array(np.int32),
         responses=response_array(np.int32),
         targets=response_array(np.int32),
@@ -93,13 +88,11 @@ def _empty_batch(shape: BatchShape, microbatches: int, fields: Mapping[str, Any]
 def _fill_text(batch: StepBatch, text: TextPlacement) -> None:
     """Writes the tokens of a text and its responses into the arrays of `_empty_batch`."""
     row = text.row
-    whole = text.whole
     places = text.places
-    batch.tokens[row, text.prompt_places] = whole.prompt_tokens
-    batch.tokens[row, text.response_places] = whole.response_tokens[:-1]
+    batch.tokens[row, places] = text.responses[-1].sample.input_tokens
     # Each text counts from 0 and each segment has a number of its own: packed or alone, it is the
     # same input.
-    batch.positions[row, places] = np.arange(whole.length)
+    batch.positions[row, places] = np.arange(len(places))
     if batch.segment_ids.ndim == 3:
         batch.segment_ids[row, 0, places] = text.segment
         # What a text shares with later ones ends where the last of them does.

@@ -17,12 +17,7 @@ class FiniteCheck:
     """
 
     def __init__(self, name: str = "policy", rate_key: str = "optim.lr") -> None:
-        """Starts to count, in a resumed run from zero.
-
-        Args:
-          name: prefix of the metrics of the updates.
-          rate_key: config key of their learning rate, for the message.
-        """
+        """Takes the prefix of the updates' metrics, and the key of their learning rate."""
         self._name = name
         self._rate_key = rate_key
         self._newest: Metrics | None = None
@@ -31,22 +26,15 @@ class FiniteCheck:
     def add(self, metrics: Metrics) -> None:
         """Reads the previous update's metrics and takes the newest ones, if they are of an update.
 
-        Raises:
-          NotFinite: the update before was the third in a row with a loss or gradient that is not
-            finite.
+        Raises NotFinite, as `finish` does.
         """
         if f"{self._name}/skipped" not in metrics:
             return
-        # This waits for the update before; the newest one runs on the device meanwhile.
         self.finish()
         self._newest = metrics
 
     def finish(self) -> None:
-        """Reads the metrics of the newest update.
-
-        Raises:
-          NotFinite: as for `add`.
-        """
+        """Reads the metrics of the newest update; raises NotFinite after the third skipped one."""
         metrics = self._newest
         # Taken out: each update counts once, also if `finish` is called again at the end
         # of an iteration.

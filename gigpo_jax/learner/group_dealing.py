@@ -4,9 +4,32 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gigpo_jax.learner.dealing import cut_segment, longest_piece, shuffle_numbers
+from gigpo_jax.learner.dealing import (
+    cut_segment,
+    deal_segments,
+    longest_piece,
+    shuffle_numbers,
+)
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.shared_prefixes import order_texts
+
+
+def deal_ordered(
+    samples: Sequence[Sample],
+    segments: Sequence[np.ndarray],
+    groups: Sequence[int] | None,
+    minibatches: int,
+    rng: np.random.Generator | None,
+) -> list[list[np.ndarray]]:
+    """Deals segments in the order of their tokens, or the task groups that have them."""
+    # The steps of a piece are then neighbours, which share most.
+    ordered = sort_segments(samples, segments)
+    if groups is None:
+        return deal_segments(ordered, minibatches, rng)
+    units: dict[int, list[np.ndarray]] = {}
+    for segment in ordered:
+        units.setdefault(groups[segment[0]], []).append(segment)
+    return deal_groups(list(units.values()), minibatches, rng)
 
 
 def deal_groups(

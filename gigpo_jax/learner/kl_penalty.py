@@ -1,5 +1,7 @@
 """The KL penalty of rewards, for `rl.kl_in="reward"`."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,16 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.learner.scored_steps import ScoredSteps
-from gigpo_jax.trajectory import subtract_penalties
+from gigpo_jax.trajectory import Step
+
+
+def subtract_penalties(steps: Sequence[Step], penalties: Sequence[float]) -> list[Step]:
+    """The same steps, with a penalty subtracted from each reward."""
+    return [
+        # Copies: saved rollouts keep the rewards of the environment.
+        replace(step, turn=replace(step.turn, reward=step.turn.reward - penalty))
+        for step, penalty in zip(steps, penalties, strict=True)
+    ]
 
 
 def subtract_kl(

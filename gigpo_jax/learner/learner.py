@@ -48,13 +48,7 @@ class Learner:
     """
 
     def __init__(self, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> None:
-        """Takes over the policy's trained parameters; compiles no update yet.
-
-        Args:
-          config: config as from `config.resolve`.
-          policy: policy at the start; also the reference policy if `rl.kl_coef` is not 0.
-          mesh: mesh as from `make_mesh`.
-        """
+        """Takes over the trained parameters of the policy; compiles no update yet."""
         self._config = config
         self._mesh = mesh
         self._algorithm = config_algorithm(config)
@@ -137,8 +131,7 @@ class Learner:
         """Makes one iteration's updates.
 
         Args:
-          scored: result of `score_steps` for this host's steps, as from
-            `trajectory.finished_steps`.
+          scored: result of `score_steps` for this host's steps.
           iteration: index from 0, the version of the policy; it seeds the order of steps and sets
             the learning rate.
           timers: timers that get `advantage` and `update`.
@@ -197,7 +190,13 @@ class Learner:
     def _training_samples(self, credited: CreditedSteps) -> list[Sample]:
         config = self._config
         scored = credited.scored
-        fields = self._score_fields(scored, credited.iteration)
+        fields: dict[str, Sequence[Any]] = {}
+        for name in self._scored_fields(credited.iteration):
+            if name == "proximal":
+                scores = scored.token_logprobs
+            else:
+                scores = scored.score(self._reference, self._policy.frozen, scored.samples)
+            fields[name] = scores.logprob
         for signal in self.signals:
             fields |= signal.compute_fields(credited)
         weights: Sequence[Any] = [1.0] * len(scored.steps)
@@ -218,30 +217,11 @@ class Learner:
         return training_samples(scored.samples, credited.credit, weights, fields)
 
     def _scored_fields(self, iteration: int) -> list[str]:
-        """Returns the fields that are scored before the steps are dealt to minibatches.
-
-        There are some if prompts share a beginning: the steps of a single minibatch share less.
-        """
-        rl = self._config.rl
-        shares = shares_prefixes(self._config)
-        if not shares or not self._policy_learns(iteration):
+        """Fields scored before minibatches, whose steps share less than those of the iteration."""
+        if not shares_prefixes(self._config) or not self._policy_learns(iteration):
             return []
-        is_needed = {
-            "proximal": rl.old_logprobs == "recompute",
-            "reference": bool(self._objective.loss.kl_coef),
-        }
-        return [name for name, needed in is_needed.items() if needed]
-
-    def _score_fields(self, scored: ScoredSteps, iteration: int) -> dict[str, Sequence[Any]]:
-        """Log-probabilities under old and reference policy."""
-        fields: dict[str, Sequence[Any]] = {}
-        for name in self._scored_fields(iteration):
-            if name == "proximal":
-                scores = scored.token_logprobs
-            else:
-                scores = scored.score(self._reference, self._policy.frozen, scored.samples)
-            fields[name] = scores.logprob
-        return fields
+        names = ["proximal"] if self._config.rl.old_logprobs == "recompute" else []
+        return [*names, "reference"] if self._objective.loss.kl_coef else names
 
     def _policy_learns(self, iteration: int) -> bool:
         # A new critic would give the policy advantages without meaning.
@@ -277,10 +257,7 @@ class Learner:
     def _update(
         self, local_batches: Sequence[StepBatch], iteration: int, progress: Progress
     ) -> dict[str, float]:
-        """Updates the policy and learning signals from each minibatch.
-
-        Returns metrics.
-        """
+        """Updates the policy and learning signals from each minibatch; returns metrics."""
         batches = [global_batch(self._mesh, batch) for batch in local_batches]
         policy_learns = self._policy_learns(iteration)
         # Old log-probabilities are those of the parameters before any of this iteration's updates.
@@ -290,23 +267,27 @@ class Learner:
         checks.append(self._finite)
         records: list[Metrics] = []
         tokens = [microbatch_tokens(batch) for batch in local_batches]
-        report_tokens = _TokenCount(tokens, progress)
+        ends = np.cumsum([0, *(counts.sum() for counts in tokens)]).tolist()
         for number, batch in enumerate(batches):
+
+            def between(result: Any, microbatches: int, number: int = number) -> None:
+                wait_for(result)
+                progress(ends[number] + int(tokens[number][:microbatches].sum()), ends[-1])
+
             record: Metrics = {}
             for signal in self.signals:
                 record |= signal.update(batch, self._policy_params)
             if policy_learns:
-                between = functools.partial(report_tokens.add_microbatch, number)
                 record |= self._update_policy(batch, iteration, between)
             for check in checks:
                 # It waits for the update before: only that is done.
                 check.add(record)
             records.append(record)
-            report_tokens.count_minibatches(number)
+            progress(ends[number], ends[-1])
         wait_for(records[-1])
         for check in checks:
             check.finish()
-        report_tokens.count_minibatches(len(batches))
+        progress(ends[-1], ends[-1])
         # Read once at the end: a read after each update would wait for the device every time.
         return _summarise_updates(jax.device_get(records))
 
@@ -331,27 +312,6 @@ class Learner:
         plain = replace(batch, proximal=None, values=None)
         logprobs = self._programs.logprobs(trained, plain, self._policy.frozen)
         return replace(batch, **{field: logprobs})
-
-
-class _TokenCount:
-    """Progress of updates in tokens of this host."""
-
-    def __init__(self, tokens: Sequence[np.ndarray], progress: Progress) -> None:
-        """Takes the tokens of each minibatch's microbatches, [minibatches] of [M]."""
-        self._tokens = tokens
-        self._total = int(sum(counts.sum() for counts in tokens))
-        self._progress = progress
-
-    def add_microbatch(self, minibatch: int, result: Any, done: int, total: int) -> None:
-        """Waits for a microbatch, and counts it; see `train_step.Between`."""
-        del total
-        wait_for(result)
-        self.count_minibatches(minibatch, int(self._tokens[minibatch][:done].sum()))
-
-    def count_minibatches(self, done: int, more: int = 0) -> None:
-        """Counts finished minibatches, and tokens of the next one."""
-        earlier = int(sum(counts.sum() for counts in self._tokens[:done]))
-        self._progress(earlier + more, self._total)
 
 
 def _summarise_updates(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

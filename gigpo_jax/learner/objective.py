@@ -30,12 +30,7 @@ def config_algorithm(config: ConfigDict) -> algorithms.Algorithm:
 
 
 class Objective(NamedTuple):
-    """The mathematical part of a config.
-
-    Attributes:
-      advantages: jitted advantage function of the algorithm.
-      loss: settings of the policy's loss.
-    """
+    """The mathematical part of a config: the jitted advantages, and the policy's loss."""
 
     advantages: Callable[[StepColumns], rl_advantages.Advantages]
     loss: LossSettings

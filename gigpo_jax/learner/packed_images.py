@@ -84,7 +84,7 @@ def add_images(
 
 
 def _microbatch_images(placements: list[TextPlacement]) -> MicrobatchImages:
-    prompts = [_prompt_images(place.whole) for place in placements]
+    prompts = [_prompt_images(place.responses[-1].sample) for place in placements]
     images, indices = distinct_images(prompts)
     patch_values = max((prompt.patch_values for prompt in prompts), default=0)
     return MicrobatchImages(images, placements, indices, patch_values)
@@ -105,12 +105,14 @@ def _with_images(
     for number, microbatch in enumerate(content):
         for place, features in zip(microbatch.placements, microbatch.indices, strict=True):
             row = place.row % rows
-            layout = _prompt_images(place.whole).layout
-            index[number, row, place.prompt_places] = features
+            sample = place.responses[-1].sample
+            layout = _prompt_images(sample).layout
+            prompt, response = np.split(place.places, [len(sample.prompt_tokens)])
+            index[number, row, prompt] = features
             row_positions = positions[number, row]
-            row_positions[:, place.prompt_places] = layout.positions
+            row_positions[:, prompt] = layout.positions
             # Images take fewer positions than tokens, so the response moves back.
-            row_positions[:, place.response_places] += layout.shift
+            row_positions[:, response] += layout.shift
         packed.append(
             pack_images(
                 microbatch.images,

@@ -15,7 +15,6 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,8 +29,6 @@ from gigpo_jax.rl.types import StepBatch
 
 if TYPE_CHECKING:
     from gigpo_jax.learner.fitted_rows import RowFit
-
-NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 # [k] of this host -> [hosts, k], as `exchange.all_hosts`
 Gather = Callable[[np.ndarray], np.ndarray]
@@ -50,7 +47,7 @@ def stream_minibatches(
     rows: int,
     rng: np.random.Generator | None,
     gather: Gather = lambda values: values[None],
-    fields: Mapping[str, Any] = NO_FIELDS,
+    fields: Mapping[str, Any] | None = None,
     longest: int = 0,
     longest_tree: int = 0,
     groups: Sequence[int] | None = None,
@@ -58,18 +55,17 @@ def stream_minibatches(
 ) -> Iterator[StepBatch]:
     """Packs samples into minibatches of whole steps.
 
-    Every sample is in exactly one. There are ceil(all steps / `steps`) minibatches of nearly equal
-    size. Samples that continue each other stay together, up to the steps of a minibatch, and so do
-    task groups if they are given. All hosts get the same number of
-    minibatches and of microbatches, and the same shapes; every host contributes its own `rows`.
+    Every sample is in exactly one of ceil(all steps / `steps`) minibatches of nearly equal size.
+    Samples that continue each other stay together, up to the steps of a minibatch. All hosts get
+    the same number of minibatches and of microbatches, and the same shapes.
 
     Args:
       samples: samples of this host; one that continues another one stands directly behind it.
       steps: environment steps in a minibatch, over all hosts.
       row_length: T.
       rows: B of this host.
-      rng: generator that shuffles segments or groups; one seed for a run and iteration gives the
-        same minibatches. None: they are dealt in the order of their tokens.
+      rng: generator that shuffles segments or groups; None: they are dealt in the order of their
+        tokens.
       gather: function that gathers [k] i64 of every host, [hosts, k].
       fields: dtype of each optional field of `StepBatch` that the samples have, or a pytree of
         dtypes.
@@ -83,7 +79,7 @@ def stream_minibatches(
         then the largest length. None: all rows have `row_length`. No effect with images and trees.
 
     Returns:
-      Minibatches of host arrays, all of the same shapes; each is filled when its turn comes.
+      Minibatches of host arrays, each filled when its turn comes.
 
     Raises:
       InputError: a sample is longer than a row.
@@ -124,7 +120,7 @@ def stream_minibatches(
     )
     # A generator: supervised training fills one minibatch at a time.
     batches = (
-        fill_batch(places, shape, max(count, 1), fields)
+        fill_batch(places, shape, max(count, 1), fields or {})
         for places, count in zip(packing.placements, counts, strict=True)
     )
     if totals.has_images:
@@ -137,16 +133,8 @@ def stream_minibatches(
 class _Totals(NamedTuple):
     """Numbers of the samples of all hosts, which decide the shapes of minibatches.
 
-    Attributes:
-      hosts: number of hosts.
-      steps: number of samples.
-      tokens: tokens of all texts.
-      responses: response tokens.
-      longest_response: largest number of response tokens of a text.
-      longest_text: largest number of tokens of a text.
-      has_images: whether any sample has images.
-      route_width: see `BatchShape`.
-      route_bytes: see `BatchShape`.
+    `tokens` and `longest_text` count tokens of texts, `responses` and `longest_response` tokens of
+    their responses; `route_width` and `route_bytes` are as in `BatchShape`.
     """
 
     hosts: int
@@ -241,17 +229,9 @@ def _deal_texts(
     if groups is None and rng is not None:
         dealt = deal_segments(segments, count, rng)
     else:
-        from gigpo_jax.learner.group_dealing import deal_groups, sort_segments
+        from gigpo_jax.learner.group_dealing import deal_ordered
 
-        # The steps of a piece are then neighbours, which share most.
-        ordered = sort_segments(samples, segments)
-        if groups is None:
-            dealt = deal_segments(ordered, count, rng)
-        else:
-            units: dict[int, list[np.ndarray]] = {}
-            for segment in ordered:
-                units.setdefault(groups[segment[0]], []).append(segment)
-            dealt = deal_groups(list(units.values()), count, rng)
+        dealt = deal_ordered(samples, segments, groups, count, rng)
     return [_texts_of(samples, members) for members in dealt]
 
 

@@ -17,13 +17,7 @@ SLOW_FLOP = 2e11  # of a microbatch; CPUs take some seconds
 
 
 class PolicyPrograms(NamedTuple):
-    """Jitted programs of an update.
-
-    Attributes:
-      update: train step as from `update.make_update`.
-      logprobs: log-probabilities of a minibatch as from `update.make_logprobs`.
-      in_pieces: whether the update is a `PiecewiseUpdate`.
-    """
+    """Jitted programs of `rl.update`; `in_pieces`: whether `update` is a `PiecewiseUpdate`."""
 
     update: Any
     logprobs: Any

@@ -41,7 +41,7 @@ class TextPlacement(NamedTuple):
     """The place of a text in a minibatch's rows.
 
     Attributes:
-      responses: places of its responses, in order.
+      responses: places of its responses, in order; the last sample's input has all others.
       row: index of the row.
       segment: number of its segment in the row, from 1.
       places: [n] i64, places of its tokens in the row.
@@ -51,21 +51,6 @@ class TextPlacement(NamedTuple):
     row: int
     segment: int
     places: np.ndarray
-
-    @property
-    def whole(self) -> Sample:
-        """The last sample, whose text has all others."""
-        return self.responses[-1].sample
-
-    @property
-    def prompt_places(self) -> np.ndarray:
-        """Places of the prompt of the last sample."""
-        return self.places[: len(self.whole.prompt_tokens)]
-
-    @property
-    def response_places(self) -> np.ndarray:
-        """Places of the response of the last sample."""
-        return self.places[len(self.whole.prompt_tokens) :]
 
 
 def row_settings(config: ConfigDict, mesh: Mesh) -> dict[str, Any]:
@@ -87,10 +72,7 @@ def row_settings(config: ConfigDict, mesh: Mesh) -> dict[str, Any]:
 def pack_rows(
     lengths: np.ndarray, responses: np.ndarray, row_length: int, response_length: int
 ) -> Rows:
-    """Packs segments into rows by best-fit decreasing.
-
-    Each segment, longest first, goes to the fullest row that it fits into. A row takes at most
-    `segment_limit` segments. The result depends on the arguments alone.
+    """Packs segments into rows: each, longest first, goes to the fullest row that has room for it.
 
     Args:
       lengths: [n] i, tokens of each segment; segments of length 0 are left out.
@@ -144,13 +126,8 @@ def pack_rows(
 def response_capacity(tokens: int, responses: int, longest_response: int, row_length: int) -> int:
     """Returns C, the response tokens of a row: a fifth more than the average row needs.
 
-    There are few sizes, so that few shapes compile.
-
-    Args:
-      tokens: tokens of all segments.
-      responses: response tokens of all segments.
-      longest_response: largest number of response tokens of a segment.
-      row_length: T.
+    `tokens` and `responses` count tokens of all segments. There are few sizes, so that few shapes
+    compile.
     """
     needed = max(longest_response, 1.2 * row_length * responses / max(tokens, 1))
     for eighths in (1, 2, 3, 4, 6):

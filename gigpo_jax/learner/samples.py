@@ -41,13 +41,15 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """Tokens of the model's input: all but the last response token, which predicts nothing.
-
-        A response without tokens has nothing to learn from, so its step takes no room.
-        """
+        """Number of `input_tokens`; 0 without a response, from which nothing is learned."""
         if len(self.response_tokens) == 0:
             return 0
         return len(self.prompt_tokens) + len(self.response_tokens) - 1
+
+    @property
+    def input_tokens(self) -> np.ndarray:
+        """The model's input: all tokens but the last one, which predicts nothing."""
+        return np.concatenate([self.prompt_tokens, self.response_tokens[:-1]])
 
     def continues(self, earlier: "Sample") -> bool:
         """Tests whether the prompt begins with an earlier prompt, its images and its response."""
@@ -63,11 +65,7 @@ class Sample:
 
 
 def join_continuations(samples: Sequence[Sample]) -> list[np.ndarray]:
-    """Joins samples of which each continues the one before.
-
-    Returns:
-      Indices of the samples of each text, [k] i64 each, in the order of `samples`.
-    """
+    """Lists the samples of each text, [k] i64 indices of samples that continue each other."""
     starts = [
         number
         for number, (earlier, sample) in enumerate(itertools.pairwise(samples), start=1)
@@ -93,14 +91,7 @@ def training_samples(
     weights: Sequence[float | np.ndarray],
     fields: Mapping[str, Sequence[Any]],
 ) -> list[Sample]:
-    """Returns the learned samples with their advantages, weights and fields of signals.
-
-    Args:
-      samples: samples of the steps.
-      credit: advantages of the steps.
-      weights: weight of each sample's tokens, one number or [R] f32 a sample.
-      fields: one value a sample for each optional field of minibatches.
-    """
+    """Returns the learned samples with their advantages, weights and optional fields."""
     out = []
     for row in credit.learned_rows:
         sample = samples[row]

@@ -51,14 +51,7 @@ class ScoredSteps:
 
 @dataclass(frozen=True, eq=False)
 class CreditedSteps:
-    """Steps with their advantages, before they become training samples.
-
-    Attributes:
-      scored: the steps and their samples.
-      columns: the columns that signals computed, [N, ...] each.
-      credit: advantages of the steps.
-      iteration: index of the iteration, from 0.
-    """
+    """Steps with signals' columns, [N, ...] each, and advantages, before they become samples."""
 
     scored: ScoredSteps
     columns: Mapping[str, np.ndarray]

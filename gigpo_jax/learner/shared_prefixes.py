@@ -44,7 +44,7 @@ def grow_trees(texts: Sequence[Text], longest: int, responses: int) -> list[Tree
 
 def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
     """Common first tokens of neighbours, 0 for the first text."""
-    inputs = [input_tokens(text) for text in ordered]
+    inputs = [text[-1].input_tokens for text in ordered]
     lengths = [0] if inputs else []
     for earlier, tokens in itertools.pairwise(inputs):
         size = min(len(earlier), len(tokens))
@@ -56,11 +56,5 @@ def _shared_lengths(ordered: Sequence[Text]) -> list[int]:
 def order_texts(texts: Sequence[Text]) -> list[int]:
     """Indices of texts in the order of their tokens."""
     # The order of bytes is that of numbers if the highest byte comes first.
-    keys = [input_tokens(text).astype(">u4").tobytes() for text in texts]
+    keys = [text[-1].input_tokens.astype(">u4").tobytes() for text in texts]
     return sorted(range(len(texts)), key=keys.__getitem__)
-
-
-def input_tokens(text: Text) -> np.ndarray:
-    """The model's input of a text."""
-    whole = text[-1]
-    return np.concatenate([whole.prompt_tokens, whole.response_tokens[:-1]])

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 
 import jax
 import numpy as np
@@ -28,12 +27,7 @@ def bucket(n: int) -> int:
 
 
 def neighbour_buckets(size: int, most_steps: int) -> list[int]:
-    """Column lengths of iterations with somewhat fewer or more steps.
-
-    Args:
-      size: Length of columns, as from `bucket`.
-      most_steps: Steps that an iteration can have.
-    """
+    """Column lengths of iterations with somewhat fewer or more steps, of at most `most_steps`."""
     # The largest length below it is that of half the steps or of three quarters.
     smaller = bucket(size // 2 + 1)
     larger = bucket(size + 1)
@@ -56,22 +50,17 @@ def step_columns(
     similarity: float | None = None,
     join: JoinRows = lambda rows: rows,
     needs: Collection[str] = (),
-    computed: Mapping[str, np.ndarray] = MappingProxyType({}),
+    computed: Mapping[str, np.ndarray] | None = None,
 ) -> StepColumns:
-    """Collects the columns of steps.
+    """Collects the columns of steps, a row a step in the order of hosts, of bucketed length.
 
     Args:
       steps: steps of finished episodes of this host, whole groups.
       similarity: lowest similarity of two anchor states of a task group that count as one
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
-      needs: optional columns to collect from the steps: `action`, `next_anchor`, `past`, `won`,
-        `truncated`, `forked` and `summary`; other names are ignored.
+      needs: names of optional columns, of which `needed_columns` collects those of steps.
       computed: further optional columns by name, [k] for the k steps of this host.
-
-    Returns:
-      numpy arrays of bucketed length: a row a step, in the order of hosts and steps; padding is
-      masked.
     """
     group = np.array([s.group for s in steps], np.int32)
     anchors = [s.turn.anchor for s in steps]
@@ -98,7 +87,7 @@ def step_columns(
         from gigpo_jax.learner.needed_columns import needed_columns
 
         columns |= needed_columns(steps, needs, anchor_lanes, _hash_texts)
-    columns |= computed
+    columns |= computed or {}
     # After the computed columns: every column needs the rows of all hosts.
     columns = {name: join(column) for name, column in columns.items()}
     n = len(columns["group"])

@@ -1,7 +1,6 @@
-"""Log-probability and entropy of every response token under the policy, outside of updates.
+"""Log-probability and entropy of every response token under the policy, in one forward pass.
 
-It costs one forward pass over the samples. Entropies of engines (`engine.entropies`) are of the
-weights that sampled, and exist only if a run asks for them.
+Entropies of engines (`engine.entropies`) are of the weights that sampled instead.
 """
 
 import functools
@@ -54,16 +53,10 @@ TokenArrays = Callable[[Any, Any, Sequence[Sample]], list[list[np.ndarray]]]
 def make_token_logprobs(
     config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh, temperature: float
 ) -> Score:
-    """Builds a function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
+    """Builds a function for this host's samples, which all hosts call together.
 
-    All hosts call the function together, each with its own samples.
-
-    Args:
-      config: config as from `config.resolve`.
-      policy: policy whose model scores; its parameters are not kept.
-      mesh: mesh as from `make_mesh`.
-      temperature: temperature of the distribution that the tokens were sampled from; 0 stands for
-        1, as in an engine's log-probabilities.
+    The parameters of `policy` are not kept. The temperature is that of the sampler; 0 stands for 1,
+    as in an engine's log-probabilities.
     """
     forward = forward_function(config, policy.config, mesh)
     settings = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
@@ -82,12 +75,7 @@ def make_token_logprobs(
 def over_microbatches(
     measure: Callable[[Any, Any, StepBatch], tuple[jax.Array, ...]],
 ) -> Callable[..., Any]:
-    """Jits a measurement over the microbatches of a minibatch.
-
-    `measure` takes two trees of parameters and a microbatch without the M axis, and returns arrays
-    [B, C, ...]. The result takes the parameters and a minibatch, and returns arrays
-    [M, B, C, ...] f32.
-    """
+    """Jits a measurement over microbatches: arrays [B, C, ...] become [M, B, C, ...] f32."""
 
     @jax.jit
     def measured(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
@@ -111,13 +99,7 @@ def over_microbatches(
 def make_token_arrays(
     config: ConfigDict, mesh: jax.sharding.Mesh, measured: Callable[..., Any]
 ) -> TokenArrays:
-    """Builds a function from this host's samples to arrays of response tokens, called by all hosts.
-
-    Args:
-      config: config as from `config.resolve`.
-      mesh: mesh as from `make_mesh`.
-      measured: function as from `over_microbatches`.
-    """
+    """Builds a function for this host's samples, called by all hosts, from `over_microbatches`."""
     rows = row_settings(config, mesh)
     shares = shares_prefixes(config)
 

@@ -39,14 +39,7 @@ class Tree(NamedTuple):
         return sum(len(sample.response_tokens) for text in self.texts for sample in text)
 
     def place_texts(self, start: int) -> list[np.ndarray]:
-        """Places the tokens of each text in a row.
-
-        Args:
-          start: place of the first token of the tree.
-
-        Returns:
-          The places of each text, [length] i64.
-        """
+        """Returns the places in a row of the tokens of each text, [length] i64, from `start` on."""
         texts = []
         places = np.zeros(0, np.int64)
         for text, shared in zip(self.texts, self.shared, strict=True):

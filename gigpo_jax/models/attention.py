@@ -149,19 +149,10 @@ def cached_attention(
 def _masked_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int
 ) -> jax.Array:
-    """Computes attention with a mask, a quarter of the queries at a time.
+    """Computes attention [B, T, H, K] with a mask [B, T, S], a quarter of the queries at a time.
 
-    A quarter computes products only with the keys that its queries may see.
-
-    Args:
-      query: [B, T, H, K].
-      key: [B, S, G, K]; the last query and the last key are the same token.
-      value: [B, S, G, K].
-      mask: [B, T, S] bool.
-      window: largest number of visible keys of a query, its own included.
-
-    Returns:
-      [B, T, H, K] in the dtype of `query`.
+    A quarter computes products only with the keys [B, S, G, K] that its queries may see, at most
+    `window`. The last query and the last key are the same token.
     """
     length = query.shape[1]
     if length < QUARTERS and query.dtype == jnp.float32:
@@ -241,16 +232,7 @@ def _banded_attention(
 
 
 def _attention_weights(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax weights of keys for queries.
-
-    Args:
-      query: [B, T, H, K].
-      key: [B, S, G, K].
-      mask: [B, T, S] bool.
-
-    Returns:
-      [B, G, T, H / G, S] in the dtype of `query`.
-    """
+    """Softmax weights [B, G, T, H / G, S] of keys [B, S, G, K] for queries [B, T, H, K]."""
     batch, length, heads, head_dim = query.shape
     groups = key.shape[2]
     query = query.reshape(batch, length, groups, heads // groups, head_dim)

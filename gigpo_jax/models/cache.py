@@ -42,10 +42,7 @@ class KVCache:
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:
-    """Returns C for sequences of at most `tokens` tokens, with room for a padded last chunk.
-
-    Only prompts that are read in chunks have such padding.
-    """
+    """Returns C for sequences of at most `tokens` tokens, with room for a padded last chunk."""
     chunk = prefill_chunk or 1
     return -(-tokens // chunk) * chunk
 
@@ -66,10 +63,7 @@ def memory_order(num_axes: int, heads: int) -> Layout:
 
 
 def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
-    """Keeps a cache or its slice in a memory order on TPUs, by default `memory_order`.
-
-    It has no effect elsewhere.
-    """
+    """Keeps a cache or its slice in a memory order on TPUs alone, by default `memory_order`."""
 
     # In loops XLA would depart from the order of the arguments.
     def constrain(x: jax.Array) -> jax.Array:
@@ -114,13 +108,9 @@ def to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:
-    """Writes the keys and values of prompts into slots, from index 0 on.
+    """Writes keys and values of prompts, [L, B, T, G, K], into slots [B] from index 0 on.
 
-    Args:
-      cache: the cache.
-      key: [L, B, T, G, K].
-      value: [L, B, T, G, K].
-      slots: [B] i32; row b goes into slot slots[b], nowhere for S.
+    Row b goes into slot slots[b], nowhere for S.
     """
 
     def write_store(store: jax.Array, entries: jax.Array) -> jax.Array:

@@ -263,23 +263,17 @@ class _Layers:
         if any(windows) and self.segment_ids.ndim == 3:
             raise ValueError("segments of trees have no sliding windows")
         kinds = list(dict.fromkeys(windows))
-
-        def attend_window(window: int, *arrays: jax.Array) -> jax.Array:
-            longest = self.execution.max_segment
-            return self.execution.attention(
-                *arrays, self.segment_ids, max_segment=longest, window=window
-            )
+        mix = functools.partial(self.execution.attention, max_segment=self.execution.max_segment)
 
         def attend(*arrays: jax.Array) -> tuple[jax.Array, Any]:
-            if len(kinds) == 1:
-                mixed = attend_window(kinds[0], *arrays)
-            elif isinstance(number, int):
-                mixed = attend_window(windows[number], *arrays)
+            if len(kinds) == 1 or isinstance(number, int):
+                window = windows[number if isinstance(number, int) else 0]
+                mixed = mix(*arrays, self.segment_ids, window=window)
             else:
                 # Kernels take the window as a part of the program.
-                branches = [functools.partial(attend_window, window) for window in kinds]
+                branches = [functools.partial(mix, window=window) for window in kinds]
                 index = jnp.array([kinds.index(window) for window in windows])[number]
-                mixed = jax.lax.switch(index, branches, *arrays)
+                mixed = jax.lax.switch(index, branches, *arrays, self.segment_ids)
             # Training needs no keys and values; as results of the scan they would be stored for all
             # layers.
             return mixed, None if self.lengths is None else arrays[1:]

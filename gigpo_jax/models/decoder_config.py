@@ -147,39 +147,11 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} must be even for rotary embeddings")
-        if self.vision is not None and 2 * sum(self.vision.sections) != self.head_dim:
-            raise ValueError(
-                f"mrope_section={list(self.vision.sections)} must sum to {self.head_dim // 2}"
-            )
-        if self.vision is not None and self.vision.feature_parts > self.num_layers:
-            raise ValueError(
-                f"deepstack_visual_indexes={list(self.vision.deep_layers)} must be fewer than "
-                f"num_hidden_layers={self.num_layers}"
-            )
-        if self.layer_types and len(self.layer_types) != self.num_layers:
-            raise ValueError(
-                f"layer_types of {len(self.layer_types)} layers beside num_hidden_layers="
-                f"{self.num_layers}"
-            )
-        # Positions and caches are of attention.
-        if self.delta is not None and FULL not in self.layer_types:
-            raise ValueError(f"layer_types must name a layer of {FULL}")
-        if (self.experts is not None) != (self.model_type == "qwen3_moe"):
-            raise ValueError(f"model_type={self.model_type!r} does not fit experts={self.experts}")
-        if self.experts is not None:
-            self._check_experts(self.experts)
+        is_special = self.layer_types or self.vision or self.experts or self.delta
+        if is_special or self.model_type == "qwen3_moe":
+            from gigpo_jax.models.config_checks import check_special_layers
 
-    def _check_experts(self, experts: ExpertConfig) -> None:
-        if experts.per_token > experts.count:
-            raise ValueError(
-                f"num_experts_per_tok={experts.per_token} must be at most "
-                f"num_experts={experts.count}"
-            )
-        if not self.layer_numbers(LAYERS):
-            raise ValueError(
-                f"decoder_sparse_step={experts.sparse_step} and mlp_only_layers="
-                f"{list(experts.dense_layers)} leave none of {self.num_layers} layers with experts"
-            )
+            check_special_layers(self)
 
     @property
     def longest_text(self) -> int:

@@ -11,12 +11,7 @@ from flax import nnx
 
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
-from gigpo_jax.models.decoder import (
-    apply_final_norm,
-    embed_tokens,
-    run_model,
-    score_tokens,
-)
+from gigpo_jax.models.decoder import apply_final_norm, embed_tokens, run_model, score_tokens
 from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.execution import Execution, Experts
 from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
@@ -75,14 +70,11 @@ def prefill(
     """Runs prompts and writes them into slots from index 0.
 
     Args:
-      config: model shape.
-      params: parameter tree of `init_params`.
+      config, params, positions, images: arguments of `hidden_states`.
       cache: cache; updated in place if donated.
       tokens: [B, T] i32, each prompt padded on the right; T at most the cache's length.
       lengths: [B] i32, tokens of each prompt without padding.
       slots: [B] i32, the slot of each prompt; a row with S or more is dropped.
-      positions: positions, as for `hidden_states`.
-      images: images, as for `hidden_states`.
       kernels: attention kernels, as for `attention.attention`.
       experts: function for the experts.
 
@@ -129,8 +121,7 @@ def decode(
     """Runs one token of every slot.
 
     Args:
-      config: model shape.
-      params: parameter tree of `init_params`.
+      config, params: arguments of `hidden_states`.
       cache: cache; updated in place if donated or carried through a loop.
       tokens: [S] i32, the newest token of each slot.
       positions: [S] i32, the number of earlier tokens; at the cache's length or more nothing is
@@ -189,8 +180,7 @@ def run_layers(
     """Runs all layers over a cache.
 
     Args:
-      config: model shape.
-      params: parameter tree of `init_params`.
+      config, params: arguments of `hidden_states`.
       cache: the cache.
       x: [..., D] embeddings.
       angles: result of `model_angles`.

@@ -8,6 +8,7 @@ product is one product of matrices a group of rows. Nothing of the size N x E x 
 shapes are static, whatever the router chooses.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,6 +74,37 @@ class ExpertKernels(nnx.Module):
 
     def __init__(self, shape: tuple[int, int, int], *, dtype: Any, rngs: nnx.Rngs) -> None:
         self.kernel = nnx.Param(draw_normal(rngs, shape, dtype))
+
+
+EXPERT_AXES: dict[str, Any] = {
+    "router": {"kernel": ("layers", "embed", "router")},
+    "expert_gate": {"kernel": ("layers", "expert", "embed", "expert_mlp")},
+    "expert_up": {"kernel": ("layers", "expert", "embed", "expert_mlp")},
+    "expert_down": {"kernel": ("layers", "expert", "expert_mlp", "embed")},
+}
+
+
+def make_experts(
+    width: int, experts: ExpertConfig, *, dtype: Any, rngs: nnx.Rngs
+) -> dict[str, nnx.Module]:
+    """Makes the router and the experts of a layer, by their keys in the parameters."""
+    make_kernels = functools.partial(ExpertKernels, dtype=dtype, rngs=rngs)
+    return {
+        "router": Router(width, experts, dtype=dtype, rngs=rngs),
+        "expert_gate": make_kernels((experts.count, width, experts.width)),
+        "expert_up": make_kernels((experts.count, width, experts.width)),
+        "expert_down": make_kernels((experts.count, experts.width, width)),
+    }
+
+
+def apply_layer(
+    layer: Any, y: jax.Array, experts: Experts | None, routes: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Applies the experts of a `Layer`; arguments and ids as for its call."""
+    ids, gates = layer.router(y, routes)
+    kernels = (layer.expert_gate, layer.expert_up, layer.expert_down)
+    matrices = [matrix.kernel[...].astype(y.dtype) for matrix in kernels]
+    return (experts or apply_experts)(y, ids, gates, *matrices), ids
 
 
 def apply_experts(

@@ -84,14 +84,10 @@ class Layer(nnx.Module):
             self.attention_result_norm = make_norm(width)
             self.mlp_result_norm = make_norm(width)
         if config.experts is not None and stack == LAYERS:
-            from gigpo_jax.models.experts import ExpertKernels, Router
+            from gigpo_jax.models.experts import make_experts
 
-            experts = config.experts
-            make_kernels = functools.partial(ExpertKernels, dtype=dtype, rngs=rngs)
-            self.router = Router(width, experts, dtype=dtype, rngs=rngs)
-            self.expert_gate = make_kernels((experts.count, width, experts.width))
-            self.expert_up = make_kernels((experts.count, width, experts.width))
-            self.expert_down = make_kernels((experts.count, experts.width, width))
+            for name, part in make_experts(width, config.experts, dtype=dtype, rngs=rngs).items():
+                setattr(self, name, part)
         else:
             self.gate = make_linear("gate", width, inner)
             self.up = make_linear("up", width, inner)
@@ -160,7 +156,9 @@ class Layer(nnx.Module):
         y = self.mlp_norm(x)
         ids = None
         if hasattr(self, "router"):
-            y, ids = self._apply_experts(y, experts, routes)
+            from gigpo_jax.models.experts import apply_layer
+
+            y, ids = apply_layer(self, y, experts, routes)
         else:
             y = self._apply_mlp(y)
         if hasattr(self, "mlp_result_norm"):
@@ -189,16 +187,6 @@ class Layer(nnx.Module):
             query = query * jnp.asarray(self.query_factor, query.dtype)
         return rotate(query, angles), rotate(key, angles), value, gate
 
-    def _apply_experts(
-        self, y: jax.Array, experts: Experts | None, routes: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        from gigpo_jax.models.experts import apply_experts
-
-        ids, gates = self.router(y, routes)
-        kernels = (self.expert_gate, self.expert_up, self.expert_down)
-        matrices = [matrix.kernel[...].astype(y.dtype) for matrix in kernels]
-        return (experts or apply_experts)(y, ids, gates, *matrices), ids
-
     def _apply_mlp(self, y: jax.Array) -> jax.Array:
         # In bfloat16 XLA's CPU backend would convert and round at every operation of the fusion.
         gate = self.gate(y).astype(jnp.float32 if self.for_cpu else y.dtype)
@@ -224,10 +212,9 @@ def layer_axes(family: Family, *, has_experts: bool, stack: str = LAYERS) -> Par
         for name in ("query_norm", "key_norm") if family.head_norms else ():
             axes[name] = {"scale": ("layers", "head")}
     if has_experts:
-        axes["router"] = {"kernel": ("layers", "embed", "router")}
-        for name in ("expert_gate", "expert_up"):
-            axes[name] = {"kernel": ("layers", "expert", "embed", "expert_mlp")}
-        axes["expert_down"] = {"kernel": ("layers", "expert", "expert_mlp", "embed")}
+        from gigpo_jax.models.experts import EXPERT_AXES
+
+        axes |= EXPERT_AXES
     else:
         for name in ("gate", "up"):
             axes[name] = {"kernel": ("layers", "embed", "mlp")}

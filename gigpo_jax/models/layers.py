@@ -33,17 +33,7 @@ class Linear(nnx.Module):
         adapted: bool = False,
         for_cpu: bool = False,
     ) -> None:
-        """Draws the kernel.
-
-        Args:
-          inputs: I.
-          outputs: O.
-          bias: whether there is a bias.
-          dtype: dtype of the parameters.
-          rngs: random keys.
-          adapted: whether there is a low-rank pair.
-          for_cpu: whether the kernel is as from `on_cpu.transpose_kernels`.
-        """
+        """Draws the kernel, which with `for_cpu` is as from `on_cpu.transpose_kernels` later."""
         self._for_cpu = for_cpu
         self.kernel = nnx.Param(draw_normal(rngs, (inputs, outputs), dtype))
         if bias:

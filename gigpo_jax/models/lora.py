@@ -10,7 +10,7 @@ alpha / R. B starts at 0, so the model is unchanged.
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS
-from gigpo_jax.models.linears import MLP_LINEARS, TARGETS, VISION_TARGETS
+from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
+from gigpo_jax.models.vision.linears import VISION_TARGETS
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class LoraConfig:
     alpha: float
     targets: tuple[str, ...] = tuple(TARGETS)
     vision: bool = False
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> Self:
+        """Reads the keys of `model.lora`."""
+        return cls(settings.rank, settings.alpha, tuple(settings.targets), settings.vision)
 
     @property
     def scale(self) -> float:

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models.cache import from_bits, to_bits
-from gigpo_jax.models.linears import DELTA_LINEARS, LINEARS
+from gigpo_jax.models.linears import LINEARS
 
+# Linear layers of `delta_layer.make_mixer`.
+DELTA_LINEARS = ("delta_inputs", "delta_gate", "delta_rate", "delta_decay", "delta_out")
 FEW_ROWS = 256  # rows of a product
 
 

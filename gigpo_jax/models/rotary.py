@@ -22,20 +22,10 @@ def rotary_angles(
     scaling: "Scaling | None" = None,
     axes: Sequence[int] = (),
 ) -> Rotary:
-    """Returns cosines and sines of the rotation angles.
+    """Returns cosines and sines [..., 1, K/2] f32 of the rotation of K = `head_dim` numbers.
 
-    With `axes`, positions have a first axis, and frequency i turns with positions[axes[i]] (M-RoPE,
-    arXiv 2409.12191, section 2.1).
-
-    Args:
-      positions: [...] i32.
-      head_dim: K, even.
-      theta: base of the frequencies.
-      scaling: context extension; None for none.
-      axes: axis of positions of each frequency, K/2 numbers; () for positions of one axis.
-
-    Returns:
-      Two arrays [..., 1, K/2] f32.
+    With `axes`, K/2 numbers, positions [...] i32 have a first axis, and frequency i turns with
+    positions[axes[i]] (M-RoPE, arXiv 2409.12191, section 2.1). `theta` is the base of frequencies.
     """
     exponents = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
     frequencies = theta**-exponents
@@ -56,17 +46,13 @@ def rotary_angles(
 def model_angles(
     config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()
 ) -> tuple[Rotary, ...]:
-    """Returns rotation angles for heads of the model, for each kind of attention.
-
-    Arguments as for `rotary_angles`.
-    """
+    """Returns `rotary_angles` for heads of the model, for each kind of attention."""
+    width = config.rotary_dim or config.head_dim
     angles = []
     for theta, scaling, _ in config.attention_kinds:
         # Without a base: no rotation, cosines of 1 and sines of 0.
         places = positions if theta else jnp.zeros_like(positions)
-        width = config.rotary_dim or config.head_dim
-        kind = rotary_angles(places, width, theta or 1.0, scaling, axes)
-        angles.append(kind)
+        angles.append(rotary_angles(places, width, theta or 1.0, scaling, axes))
     if config.for_cpu:
         from gigpo_jax.models.on_cpu import compute_once
 

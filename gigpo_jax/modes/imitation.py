@@ -227,7 +227,7 @@ class Imitation:
         tokens = microbatch_tokens(batch)
         begin = time.monotonic()
 
-        def between(result: Any, done: int, total: int) -> None:
+        def between(result: Any, done: int) -> None:
             wait_for(result)
             # Several hosts stop together, behind the update.
             if interrupts.status and jax.process_count() == 1:

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from gigpo_jax.config.model_checks import check_vision
 from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.layers import INITIALIZER_RANGE
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
-from gigpo_jax.policy import Policy, check_vision, lora_config, param_shardings
+from gigpo_jax.policy import Policy, lora_config, param_shardings
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision_config import VisionConfig

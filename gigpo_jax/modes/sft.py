@@ -17,6 +17,7 @@ from gigpo_jax.env_bridge.types import IMAGE, EnvError
 from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models.files.save_weights import check_target
+from gigpo_jax.models.text.continuation import continue_response
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import split_words
 from gigpo_jax.models.vision.images import token_grid
@@ -325,7 +326,7 @@ def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
 
     Special tokens in it lose their meaning, as in prompts: an action has names of the environment.
     """
-    return tokenizer.encode(tokenizer.break_text(tokenizer.continue_response(text), "", ""))
+    return tokenizer.encode(tokenizer.break_text(continue_response(tokenizer, text), "", ""))
 
 
 def response_end(tokenizer: Tokenizer, config: ConfigDict) -> tuple[int, ...]:

@@ -46,13 +46,7 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
 # A hash of 64 bits is two u32 lanes: jax has no 64-bit integers unless jax_enable_x64 is set.
 HASHES = ("anchor", "action", "next_anchor", "past")
 _NUMBERS = ("trajectory", "step", "group", "tokens")
-_FLAGS = (
-    "mask",
-    "won",
-    "truncated",
-    "forked",
-    "summary",
-)
+_FLAGS = ("mask", "won", "truncated", "forked", "summary")
 # All other columns are floats.
 COLUMN_TYPES = {
     **dict.fromkeys(HASHES, jnp.uint32),
@@ -88,10 +82,7 @@ class Advantages:
 
 
 def check_columns(**columns: Array) -> int:
-    """Checks rank, length and dtype of step columns, which are keywords named as in `StepColumns`.
-
-    Returns:
-      N, the number of rows.
+    """Checks step columns, keywords named as in `StepColumns`; returns N, the number of rows.
 
     Raises:
       ValueError: A shape is wrong.
@@ -159,26 +150,20 @@ def gigpo_advantages(
 ) -> Advantages:
     """Computes GiGPO advantages of environment steps.
 
-    Source: arXiv 2505.10978, eq. 3 to 8. It takes the fields of `StepColumns` and the settings one
-    by one, so that it can be used without the rest of the package. Rows of one trajectory and step
-    follow each other without a discount: a summary, then its step. Masked values, NaN included,
-    have no effect. Where steps of a trajectory are missing (0, 2, 5), returns discount by the
-    difference of the step indices.
+    Source: arXiv 2505.10978, eq. 3 to 8. It takes the fields of `StepColumns`, which describes
+    them, and the settings one by one, so that it can be used without the rest of the package. Rows
+    of one trajectory and step follow each other without a discount: a summary, then its step.
+    Masked values, NaN included, have no effect. Where steps of a trajectory are missing (0, 2, 5),
+    returns discount by the difference of the step indices.
 
     Args:
-      reward: [N] f32, environment reward of the step.
-      penalty: [N] f32, >= 0, penalty of the step's response.
-      trajectory: [N] i32, trajectory of the step.
-      step: [N] i32, index of the step in its trajectory, from 0.
-      group: [N] i32, task group of the trajectory.
+      reward, penalty: [N] f32.
+      trajectory, step, group: [N] i32.
       anchor: [N, 2] u32, hash of the anchor state.
       mask: [N] bool, False for padding.
       gamma: Discount factor of step returns.
       step_weight: omega, weight of the step advantage; 0 gives GRPO.
-      normalize: Value of `Normalize`.
-      episode_stats: Value of `EpisodeStats`.
-      penalty_in: Value of `PenaltyIn`.
-      singleton_episode: Value of `SingletonEpisode`.
+      normalize, episode_stats, penalty_in, singleton_episode: Values of the types of these names.
       ddof: Number subtracted from the count in a variance, 0 or 1.
       eps: Number added to the standard deviation.
       forked: [N] bool, steps of trajectories that begin in a state of an earlier one; None: there
@@ -210,7 +195,13 @@ def gigpo_advantages(
         steps, returns.episode, returns.penalty, episode_stats, singleton_episode, compare
     )
     if forked is not None:
-        episode = jnp.where(steps.whole, episode, _fork_advantages(steps, compare))
+        from gigpo_jax.rl.fork_advantages import compare_forks
+
+        reward = steps.reward - steps.penalty
+        forks = compare_forks(
+            reward, steps.step, steps.trajectory, steps.anchor, steps.valid, compare
+        )
+        episode = jnp.where(steps.whole, episode, forks)
     # After discounting: with "row" the penalty reaches no earlier step, as in verl-agent.
     score = returns.discounted - returns.penalty
     stepwise = compare(score, score, steps.anchor, steps.valid)
@@ -230,26 +221,13 @@ def _episode_advantages(
     singleton_episode: SingletonEpisode,
     compare: Callable[..., Array],
 ) -> Array:
-    """Compares the score of each row's episode within its group.
-
-    Args:
-      steps: N ordered rows.
-      episode_return: [N] f32, return of the row's episode.
-      penalty: [N] f32, penalty of the row.
-      episode_stats: Value of `EpisodeStats`.
-      singleton_episode: Value of `SingletonEpisode`.
-      compare: Function `segments.compare_values` with its settings.
-
-    Returns:
-      [N] f32.
-    """
+    """Compares the score of each row's episode, its return less the row's penalty, in its group."""
     score = episode_return - penalty
     # Rows of one trajectory can have different scores (penalty "row"). So values and their
     # basis are two arguments: each row is compared with one return a trajectory, or with the
     # scores of all rows.
     if episode_stats == "trajectory":
         basis = episode_return
-        # A trajectory's number is that of its first row: one member a trajectory.
         member = steps.whole & steps.first_rows
     else:
         basis = score
@@ -260,22 +238,6 @@ def _episode_advantages(
     advantage = compare(score, basis, steps.group, member)
     singleton = score if singleton_episode == "raw" else 0.0
     return jnp.where(is_alone, singleton, advantage)
-
-
-def _fork_advantages(steps: "Steps", compare: Callable[..., Array]) -> Array:
-    """Compares each episode's future with the futures of all visits of the episode's first state.
-
-    Rewards include the penalties. GRPO compares whole episodes in the same way: they share their
-    first state.
-
-    Returns:
-      [N] f32.
-    """
-    reward = steps.reward - steps.penalty
-    _, future = segments.suffix_sums(reward, steps.step, steps.trajectory, 1.0)
-    compared = compare(future, future, steps.anchor, steps.valid)
-    # A trajectory's number is that of its first row.
-    return compared[jnp.minimum(steps.trajectory, len(compared) - 1)]
 
 
 @jax.tree_util.register_dataclass
@@ -338,7 +300,7 @@ def compute_returns(steps: Steps, *, gamma: ArrayLike, penalty_in: PenaltyIn) ->
     reward = steps.reward - steps.penalty if penalty_in == "reward" else steps.reward
     penalty = steps.penalty if penalty_in == "row" else jnp.zeros_like(reward)
     discounted, totals = segments.suffix_sums(reward, steps.step, steps.trajectory, gamma)
-    # A trajectory's number is its first row, whose undiscounted suffix sum is the whole return.
+    # The undiscounted suffix sum of a trajectory's first row is the whole return.
     return Returns(discounted, totals[steps.trajectory], penalty)
 
 
@@ -379,12 +341,10 @@ class Credit:
     Attributes:
       anchor_group_size: [N] i32, number of steps with the step's anchor state, itself included; 0
         where masked.
-      anchor_group_size_mean: scalar f32, mean over anchor groups.
-      singleton_share: scalar f32, share of steps that are alone in their anchor group.
-      zero_advantage_share: scalar f32, share of steps whose total advantage is 0: they teach
-        nothing.
-      episode_norm: scalar f32, root mean square of the episode advantage over steps.
-      step_norm: scalar f32, root mean square of the step advantage over steps.
+      anchor_group_size_mean: [] f32, mean over anchor groups.
+      singleton_share: [] f32, share of steps that are alone in their anchor group.
+      zero_advantage_share: [] f32, share of steps that teach nothing: their total advantage is 0.
+      episode_norm, step_norm: [] f32, root mean square of these advantages over steps.
     """
 
     anchor_group_size: Array
@@ -397,12 +357,7 @@ class Credit:
 
 @jax.jit
 def measure_credit(advantages: Advantages, columns: StepColumns) -> Credit:
-    """Measures anchor groups and advantages of the same rows.
-
-    Raises:
-      ValueError: A shape is wrong.
-      TypeError: A dtype is wrong.
-    """
+    """Measures anchor groups and advantages of the same rows."""
     group = columns.group
     anchor = columns.anchor
     mask = columns.mask

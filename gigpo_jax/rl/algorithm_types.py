@@ -1,4 +1,4 @@
-"""What an algorithm declares, and the settings that several of them share."""
+"""What an algorithm declares; GiGPO, the algorithm that declares nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from gigpo_jax.core.settings import FRACTION, Setting
+from gigpo_jax.core.settings import Setting
 from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.gigpo import gigpo
 
-CRITIC = "gigpo_jax.learner.signals.critic:Critic"
-ACTION_SPANS = "gigpo_jax.learner.signals.action_spans:ActionSpans"
 BASE = "base"  # the setting of a wrapper that names the algorithm whose advantages it changes
 
 
@@ -32,7 +30,7 @@ class Algorithm:
       critic_values: Number of values that a critic beside the policy estimates at a place; 0: it
         needs none. The targets come with the advantages.
       gives_tokens: Whether its advantages are of tokens.
-      changes: What it changes beside advantages, such as prompts; "": nothing.
+      changes: Changes that it makes beside advantages, such as prompts; "": none.
       is_graded: Whether its advantages of steps say something without these changes.
       check: "module:function" that checks the config of an environment and raises InputError.
       settings: Settings that it alone has, `rl.settings` in the config, by name.
@@ -41,9 +39,9 @@ class Algorithm:
       defaults: Defaults of settings under `rl`; values that the user gives win.
       token_weights: (action mask [R] bool of a response, its own settings as keywords) -> [R] f32,
         greater than 0: weights of the response's tokens in the loss; needs the signal
-        `ACTION_SPANS`. None: all are 1.
+        `ActionSpans`. None: all are 1.
       token_advantages: Function of `LossSettings`, with its own settings as keywords; needs
-        a signal that fills the field `teacher`. The action mask is None without `ACTION_SPANS`.
+        a signal that fills the field `teacher`. The action mask is None without `ActionSpans`.
       takes_forks: Whether its statistics of episodes leave forks out (docs/forks.md).
       fork_choice: Value of train.fork_choice without which it would be another algorithm; "": it
         needs no forks.
@@ -66,17 +64,8 @@ class Algorithm:
     fork_choice: str = ""
 
 
+GIGPO = Algorithm(takes_forks=True)
+
 NO_STEP = {"step_weight": 0.0}
 # Each response counts once, as its ratio does. The authors' losses have no dual clip.
 ONE_EACH = {"loss_mean": "responses", "dual_clip": 0.0}
-STEP = {"step_weight": 1.0}  # the whole advantage is of the step
-# Gains and outcomes have other units: both are standardised.
-GAINS = NO_STEP | {"normalize": "mean_std"}
-BASE_GRPO = Setting("grpo", "algorithm whose advantages are changed")
-# With values of states nothing is compared within groups: other values of these would have no
-# effect.
-WHITENED = {"step_weight": 1.0, "normalize": "mean_std", "preset": "verl_agent"}
-DIFFERENCES = STEP | {"normalize": "mean"}  # of values, as they are
-BY_TURN = ONE_EACH | {"gamma": 0.99, "kl_coef": 0.001}
-PER_TOKEN = ("tokens", "token_value")
-LAM = Setting(1.0, "lambda of GAE; less: more weight on the critic, less variance", FRACTION)

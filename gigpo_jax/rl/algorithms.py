@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, str | int]] = {
 
 ALGORITHMS: ReferenceTable[Algorithm] = ReferenceTable(
     {
-        "gigpo": "gigpo_jax.rl.variants:GIGPO",
+        "gigpo": "gigpo_jax.rl.algorithm_types:GIGPO",
         "grpo": "gigpo_jax.rl.variants:GRPO",
         "dr_grpo": "gigpo_jax.rl.variants:DR_GRPO",
         "dapo": "gigpo_jax.rl.variants:DAPO",
@@ -55,11 +55,9 @@ ALGORITHMS: ReferenceTable[Algorithm] = ReferenceTable(
 
 
 def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:
-    """Finds an algorithm, a wrapper together with its base.
+    """Finds an algorithm, a key of `ALGORITHMS` or "module:NAME", a wrapper together with its base.
 
-    Args:
-      name: Key of `ALGORITHMS`, or "module:NAME" of an `Algorithm`.
-      settings: Values of some of its own settings.
+    `settings` are values of some of its own settings.
 
     Raises:
       InputError: The algorithm or a setting does not exist, or a value is not allowed.
@@ -69,12 +67,7 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     if BASE in algorithm.settings:
         from gigpo_jax.rl.wrappers import join_base
 
-        base_name = settings.get(BASE, algorithm.settings[BASE].default)
-        complaint = algorithm.settings[BASE].complaint(base_name)
-        if complaint:
-            raise InputError(complaint, key=f"config.rl.settings.{BASE}", value=repr(base_name))
-        base = find_entry(base_name, ALGORITHMS, Algorithm, key=f"config.rl.settings.{BASE}")
-        algorithm = join_base(algorithm, base, base_name)
+        algorithm = join_base(algorithm, settings, ALGORITHMS)
     for key, value in settings.items():
         if key not in algorithm.settings:
             near = nearest_names(key, algorithm.settings)
@@ -115,9 +108,8 @@ def make_advantages(
     Args:
       name: Name of an algorithm, as for `find_algorithm`.
       preset: Key of `PRESETS`.
-      gamma: Discount factor of step returns.
-      step_weight: Weight of the step advantage, unless the algorithm fixes it.
-      normalize: "mean_std" or "mean", unless the algorithm fixes it.
+      gamma, step_weight, normalize: Settings of `gigpo_advantages`, unless the algorithm fixes
+        them.
       **settings: The algorithm's own settings, and switches that win over the preset.
 
     Raises:

@@ -27,9 +27,10 @@ from typing import Any
 from gigpo_jax.core.settings import FRACTION, NOT_NEGATIVE, Setting, one_of
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
-from gigpo_jax.rl.algorithm_types import STEP, Algorithm
+from gigpo_jax.rl.algorithm_types import Algorithm
 from gigpo_jax.rl.gigpo import gigpo
 from gigpo_jax.rl.graph import build_graph, solve_values
+from gigpo_jax.rl.shared_settings import STEP
 from gigpo_jax.rl.types import StepColumns
 
 

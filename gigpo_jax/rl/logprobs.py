@@ -54,21 +54,14 @@ def token_logprobs(
       [N] f32 log-probability of the target in nats; [N] f32 entropy of the distribution in nats.
 
     Raises:
-      ValueError: Shapes do not fit or `chunk` is not positive.
-      TypeError: Targets are not integers.
+      ValueError: Shapes do not fit.
     """
     num_tokens: int | None = None
     if isinstance(output_embedding, PaddedEmbedding):
         output_embedding, num_tokens = output_embedding
-    shapes = (hidden.shape, output_embedding.shape)
-    if hidden.ndim != 2 or output_embedding.ndim != 2 or shapes[0][1] != shapes[1][1]:
-        raise ValueError(f"hidden [N, D] and output_embedding [V, D]: got {shapes[0]}, {shapes[1]}")
-    if targets.shape != hidden.shape[:1]:
-        raise ValueError(f"targets must have shape [N] = {hidden.shape[:1]}, got {targets.shape}")
-    if not jnp.issubdtype(targets.dtype, jnp.integer):
-        raise TypeError(f"targets must be integers, got {targets.dtype}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    shapes = [hidden.shape, output_embedding.shape, targets.shape]
+    if hidden.ndim != 2 or shapes[0][1:] != shapes[1][1:] or shapes[0][:1] != shapes[2]:
+        raise ValueError(f"hidden [N, D], output_embedding [V, D], targets [N]: got {shapes}")
     count, width = hidden.shape
     if count == 0:
         return jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.float32)

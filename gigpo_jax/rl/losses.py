@@ -17,7 +17,6 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl.ratios import MASKS, Correction, Ratio, limit_log_ratio
 from gigpo_jax.rl.types import StepBatch
 
-KL_LIMIT = 10.0
 Mean = Literal["tokens", "responses", "constant", "episodes"]
 
 
@@ -80,22 +79,22 @@ class Sums:
         return cls(*(jnp.zeros((), jnp.float32) for _ in fields(cls)))
 
     def __add__(self, other: Self) -> Self:
-        """Joins the sums of two sets of tokens."""
         return jax.tree.map(jnp.add, self, other)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LossSums(Sums):
-    """Sums over response tokens.
+    """Sums over response tokens, [] f32.
 
     Attributes:
-      kl: [] f32, k3 estimate of KL(policy || reference).
-      entropy: [] f32.
-      clipped: [] f32, tokens whose gradient the clip removed.
-      dual_clipped: [] f32, tokens whose gradient the dual clip removed.
-      mismatch: [] f32, absolute difference to the behaviour log-probabilities.
-      ratio_max: [] f32, largest probability ratio; joined by maximum.
+      kl: k3 estimate of KL(policy || reference).
+      entropy: entropy of the policy, nats.
+      clipped: tokens whose gradient the clip removed.
+      dual_clipped: tokens whose gradient the dual clip removed.
+      mismatch: absolute difference to the behaviour log-probabilities; of recomputed ones, which
+        are of the weights that sampled, it is the error of the engine alone.
+      ratio_max: largest probability ratio; joined by maximum.
     """
 
     kl: Array
@@ -106,7 +105,6 @@ class LossSums(Sums):
     ratio_max: Array
 
     def __add__(self, other: Self) -> Self:
-        """Joins the sums of two sets of tokens."""
         # A largest value is no sum: it would grow with the number of microbatches.
         return replace(
             super().__add__(other), ratio_max=jnp.maximum(self.ratio_max, other.ratio_max)
@@ -125,26 +123,6 @@ class LossSums(Sums):
         return means | {"policy/ratio_max": self.ratio_max}
 
 
-def k3(logprob: Array, reference: Array) -> Array:
-    """Estimates KL(policy || reference) from one sample a token.
-
-    The estimate, exp(d) - d - 1 with d = reference - logprob, is never negative, and unbiased for
-    samples of the policy (http://joschu.net/blog/kl-approx.html, "k3"). It is clamped to 10, where
-    it has no gradient: one token far from the reference does not outweigh a minibatch.
-
-    Args:
-      logprob: [..., T] f32, log-probabilities of the policy.
-      reference: [..., T] f32, log-probabilities of the reference policy.
-
-    Returns:
-      [..., T] f32.
-    """
-    # Clipped before the exponential: an infinity would make the gradient of the minimum NaN.
-    difference = jnp.clip(reference - logprob, -2 * KL_LIMIT, 2 * KL_LIMIT)
-    # expm1: for most tokens the difference is small, and exp(d) - 1 would lose its digits.
-    return jnp.minimum(jnp.expm1(difference) - difference, KL_LIMIT)
-
-
 def surrogate_cost(
     ratio: Array,
     advantage: Array,
@@ -153,17 +131,10 @@ def surrogate_cost(
     clip_high: ArrayLike,
     dual_clip: ArrayLike,
 ) -> tuple[Array, Array, Array]:
-    """Computes the clipped surrogate cost of tokens.
+    """Computes the clipped surrogate cost of tokens with ratios w and advantages A, [..., T] f32.
 
     The cost is max(-A w, -A clip(w, 1 - clip_low, 1 + clip_high)), and at most -A dual_clip for
     A < 0.
-
-    Args:
-      ratio: [..., T] f32, w.
-      advantage: [..., T] f32, A.
-      clip_low: Largest fall of the ratio below 1.
-      clip_high: Largest rise of the ratio above 1.
-      dual_clip: Limit of the cost of negative advantages.
 
     Returns:
       [..., T] f32, cost; [..., T] bool, tokens without a gradient because of the clip; [..., T]
@@ -230,8 +201,13 @@ def policy_loss(
     cost, ratio, clipped, dual_clipped = _token_costs(
         logprob - old, advantage, weight, batch, settings, iteration
     )
-    cost = _correct_cost(cost, old, behaviour, batch, settings)
-    kl = jnp.zeros_like(logprob) if batch.reference is None else k3(logprob, clean(batch.reference))
+    # The cost, not the ratio: the correction must not be clipped with it.
+    cost = cost * _importance(old - behaviour, batch, settings)
+    kl = jnp.zeros_like(logprob)
+    if batch.reference is not None:
+        from gigpo_jax.rl.kl import k3
+
+        kl = k3(logprob, clean(batch.reference))
     # Without a bonus the entropy is only a metric: no backward pass for it.
     bonus = clean(entropy if settings.entropy_coef else lax.stop_gradient(entropy))
     loss = (
@@ -239,8 +215,6 @@ def policy_loss(
         + settings.kl_coef * total(kl, share)
         - settings.entropy_coef * total(bonus, share)
     )
-    # Recomputed log-probabilities are of the weights that sampled: the difference is then the error
-    # of the engine alone.
     learner_logprob = logprob if batch.proximal is None else old
     # A metric must not add to the backward pass.
     metric = lax.stop_gradient
@@ -303,19 +277,14 @@ def _token_costs(
     return cost, ratio, clipped, dual_clipped
 
 
-def _correct_cost(
-    cost: Array, old: Array, behaviour: Array, batch: StepBatch, settings: LossSettings
-) -> Array:
-    """Multiplies costs by the truncated importance weights of the old policy."""
+def _importance(log_ratio: Array, batch: StepBatch, settings: LossSettings) -> ArrayLike:
+    """Returns truncated importance weights of the old policy, without a gradient; 1 without any."""
     if settings.correction not in ("truncated", "truncated_sequence"):
-        return cost
+        return 1.0
     from gigpo_jax.rl.response_ratios import importance_weight
 
-    importance = importance_weight(
-        old - behaviour, batch, settings.correction, settings.importance_cap
-    )
-    # The cost, not the ratio: the correction must not be clipped with it.
-    return cost * lax.stop_gradient(importance)
+    weight = importance_weight(log_ratio, batch, settings.correction, settings.importance_cap)
+    return lax.stop_gradient(weight)
 
 
 def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
@@ -335,12 +304,9 @@ def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> 
         weight = batch.weight if settings is None else kept_weight(batch, settings)
         return jnp.maximum(jnp.sum(weight), 1.0)
     if settings.correction in MASKS:
-        from gigpo_jax.rl.response_ratios import response_numbers, response_sums
+        from gigpo_jax.rl.response_ratios import count_responses
 
-        # Each remaining response sums to 1: its tokens have 1 / length each.
-        member = (kept_weight(batch, settings) > 0.0).astype(jnp.float32)
-        length = jnp.maximum(response_sums(member, response_numbers(batch)), 1.0)
-        responses = jnp.sum(member / length)
+        responses = count_responses(kept_weight(batch, settings), batch)
     else:
         # Responses of a row are numbered from 1.
         responses = jnp.sum(jnp.max(batch.responses, axis=-1))
@@ -357,6 +323,4 @@ def _check_shapes(logprob: Array, batch: StepBatch, settings: LossSettings) -> N
     if settings.kl_coef and batch.reference is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_logprobs)")
     if settings.correction != "none" and batch.proximal is None:
-        raise ValueError(
-            f"correction={settings.correction!r} needs batch.proximal (see make_logprobs)"
-        )
+        raise ValueError(f"correction={settings.correction} needs batch.proximal")

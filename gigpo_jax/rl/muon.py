@@ -31,6 +31,12 @@ def label_leaves(params: Params) -> Any:
     return jax.tree_util.tree_map_with_path(label, params)
 
 
+def count_numbers(params: Params) -> int:
+    """Counts the numbers in matrices that Muon updates; `params` may be shapes."""
+    leaves = zip(jax.tree.leaves(params), jax.tree.leaves(label_leaves(params)), strict=True)
+    return sum(leaf.size for leaf, label in leaves if label == "muon")
+
+
 def scale_by_muon(moment_dtype: Any) -> optax.GradientTransformation:
     """Muon's direction of each matrix, as large as AdamW's."""
 

@@ -40,7 +40,7 @@ def make_optimizer(
 ) -> Optimizer:
     """Builds AdamW or Muon behind a clip of the gradient, with a linear warm-up.
 
-    All parameters but `total` are keys of `config.optim`.
+    All arguments but `total` are keys of `config.optim`.
 
     Args:
       lr: Peak learning rate.
@@ -55,9 +55,6 @@ def make_optimizer(
       grad_clip: Largest global gradient norm; larger ones are scaled down.
       moment_dtype: Type of the stored first moment. The second is float32: a step changes it by
         1 - b2 of its size, which bfloat16 rounds away.
-
-    Returns:
-      The transformation and its schedule.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")

@@ -44,7 +44,7 @@ class PiecewiseUpdate:
         iteration: jax.Array | None = None,
         rate: jax.Array | None = None,
         *,
-        between: Between = lambda result, done, total: None,
+        between: Between = lambda result, done: None,
     ) -> tuple[TrainState, Metrics]:
         """Makes an update as described in `make_update`, and calls `between` after each microbatch.
 
@@ -52,10 +52,9 @@ class PiecewiseUpdate:
         """
         count = state.step + 0 if iteration is None else iteration
         totals = self._start(state.params)
-        microbatches = int(batch.microbatches)
-        for m in range(microbatches):
+        for m in range(int(batch.microbatches)):
             totals = self._add(state.params, batch, frozen, count, np.int32(m), totals)
-            between(totals[0], m + 1, microbatches)
+            between(totals[0], m + 1)
         return self._apply(state, batch, totals, count, rate)
 
     def _cache_size(self) -> int:

@@ -8,8 +8,9 @@ from jax import Array
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.algorithm_types import CRITIC, LAM, PER_TOKEN, WHITENED, Algorithm
+from gigpo_jax.rl.algorithm_types import Algorithm
 from gigpo_jax.rl.gae import Gae, last_tokens, response_mask, token_gae, whiten
+from gigpo_jax.rl.shared_settings import CRITIC, LAM, PER_TOKEN, WHITENED
 from gigpo_jax.rl.types import StepColumns
 
 

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages
-from gigpo_jax.rl.algorithm_types import NO_STEP, STEP, Algorithm
+from gigpo_jax.rl.algorithm_types import NO_STEP, Algorithm
 from gigpo_jax.rl.gigpo import gigpo
+from gigpo_jax.rl.shared_settings import STEP
 from gigpo_jax.rl.types import StepColumns
 
 

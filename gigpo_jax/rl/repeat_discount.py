@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from gigpo_jax.core.settings import FRACTION, Setting
 from gigpo_jax.rl import segments
 from gigpo_jax.rl.advantages import Advantages, order_steps
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
 from gigpo_jax.rl.neighbours import count_earlier, previous_values
+from gigpo_jax.rl.shared_settings import BASE_GRPO
 from gigpo_jax.rl.types import StepColumns
 
 PAIR = 0.95  # factor for each earlier step with the same two last actions, DPEPO's

@@ -16,6 +16,14 @@ from gigpo_jax.rl.types import StepBatch
 _NO_POWER = 1e-6  # |p| below it counts as 0
 
 
+def count_responses(weight: Array, batch: StepBatch) -> Array:
+    """Counts the responses of which a correction has left tokens, with `losses.kept_weight`."""
+    # Each remaining response sums to 1: its tokens have 1 / length each.
+    member = (weight > 0.0).astype(jnp.float32)
+    length = jnp.maximum(response_sums(member, response_numbers(batch)), 1.0)
+    return jnp.sum(member / length)
+
+
 def join_log_ratios(
     log_ratio: Array,
     advantage: Array,

@@ -1,8 +1,8 @@
 """Sets of rows that share a key, and statistics over them, in jit.
 
 A *segment* is a set of rows that share a key. Its number is the index of its first row, so row n
-belongs to segment `segment[n] <= n`. Rows that belong to nothing (masked ones) carry the number N,
-which scatters drop.
+belongs to segment `segment[n] <= n`, and is its first row if they are equal. Rows that belong to
+nothing (masked ones, no members) carry the number N, which scatters drop.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,7 @@ from jax.typing import ArrayLike
 
 
 def differs_from_previous(*keys: Array) -> Array:
-    """Marks the rows where any key changes.
-
-    Args:
-      *keys: [N] arrays of equal length.
-
-    Returns:
-      [N] bool, True where a row's keys differ from the keys of the row before; True at row 0.
-    """
+    """Marks the rows, [N] bool, where any key [N] differs from the row before; row 0 does."""
     change = jnp.zeros(keys[0].shape[0] - 1, bool)
     for key in keys:
         change |= key[1:] != key[:-1]
@@ -29,18 +22,14 @@ def differs_from_previous(*keys: Array) -> Array:
 
 
 def lexicographic_order(member: Array, *keys: Array) -> Array:
-    """Finds the row order that sorts members by several keys.
+    """Finds the stable order of rows, [N] i32, that sorts members by several keys; others are last.
 
-    Other rows come last. Members that are in order already, as a rollout delivers them, are not
-    sorted again: the sort is by far the most expensive operation here, and the comparison of
-    neighbours costs almost nothing.
+    Members that are in order already, as a rollout delivers them, are not sorted again: the sort is
+    by far the most expensive operation here.
 
     Args:
       member: [N] bool, rows to sort.
       *keys: [N] integer arrays, the most significant first; the keys of other rows have no effect.
-
-    Returns:
-      [N] i32, row index at each position of the order; rows with equal keys keep their order.
     """
     rows = member.shape[0]
     index = jnp.arange(rows, dtype=jnp.int32)
@@ -67,36 +56,20 @@ def lexicographic_order(member: Array, *keys: Array) -> Array:
 
 
 def number_runs(start: Array, member: Array) -> Array:
-    """Numbers contiguous runs of rows.
-
-    Args:
-      start: [N] bool, True where a run begins; row 0 does.
-      member: [N] bool, rows that take part.
-
-    Returns:
-      [N] i32, the segment of each row, N for rows that take no part.
-    """
+    """Numbers the contiguous runs of members, [N] i32, that begin at `start` [N] bool."""
     rows = start.shape[0]
     index = jnp.arange(rows, dtype=jnp.int32)
-    # The largest start so far is the first row of the run. Callers rely on this number: a row n
-    # with segment[n] == n is the first one of its segment.
+    # The largest start so far is the first row of the run.
     return jnp.where(member, lax.cummax(jnp.where(start, index, 0)), rows)
 
 
 def number_segments(member: Array, *keys: Array) -> Array:
-    """Numbers the sets of rows that share all keys.
+    """Numbers the sets of members, in any order, that share all keys (integers of 32 bits).
 
-    Rows may have any order. Rows meet in the slots of a table by a hash of their keys. The first
-    row of a slot claims it, rows with exactly its keys join, and the others try another hash; every
-    round settles at least one key and at this load nearly all of them, so two or three rounds do. A
-    sort by the keys finds the same sets in ten times the time (CPU, 25,600 rows).
-
-    Args:
-      member: [N] bool, rows that take part.
-      *keys: [N] integer arrays of 32 bits; equality is exact.
-
-    Returns:
-      [N] i32, the segment of each row, N for rows that take no part.
+    Rows meet in the slots of a table by a hash of their keys. The first row of a slot claims it,
+    rows with exactly its keys join, and the others try another hash; every round settles at least
+    one key and at this load nearly all of them, so two or three rounds do. A sort by the keys finds
+    the same sets in ten times the time (CPU, 25,600 rows).
     """
     rows = member.shape[0]
     # At least four slots a row: few keys meet in one slot, so few rounds follow the first.
@@ -137,15 +110,7 @@ def _mix_words(seed: Array, words: Sequence[Array]) -> Array:
 
 
 def count_members(segment: Array, member: Array) -> Array:
-    """Counts the members of each row's segment.
-
-    Args:
-      segment: [N] i32, N for rows outside.
-      member: [N] bool, rows to count.
-
-    Returns:
-      [N] i32.
-    """
+    """Counts the members, [N] bool, of each row's segment, [N] i32."""
     total = jax.ops.segment_sum(member.astype(jnp.int32), segment, segment.shape[0])
     return total[segment]
 
@@ -160,25 +125,22 @@ def compare_values(
     ddof: int,
     eps: ArrayLike,
 ) -> Array:
-    """Compares every value with the mean of its segment.
+    """Compares every value with the mean of its segment: `(v - mean) / F`, [N] f32.
 
-    The result is `(v - mean) / F`. F is 1 for `normalize="mean"`, the standard deviation plus `eps`
-    for `"mean_std"`. Values are measured from the segment's smallest one, so a segment of equal
-    values gives exactly 0 and a common offset costs no digits; the mean is corrected by a second
-    pass and the variance is taken of the centred values. A segment whose standard deviation is
-    exactly 0 gives 0 under `"mean_std"`.
+    F is 1 for `normalize="mean"`, the standard deviation plus `eps` for `"mean_std"`. Values are
+    measured from the segment's smallest one, so a segment of equal values gives exactly 0 and a
+    common offset costs no digits; the mean is corrected by a second pass and the variance is taken
+    of the centred values. A segment whose standard deviation is exactly 0 gives 0 under
+    `"mean_std"`.
 
     Args:
       values: [N] f32, values to compare.
       basis: [N] f32, values of mean and standard deviation; mostly `values` itself.
-      segment: [N] i32, N for rows outside.
+      segment: [N] i32, segment of each row.
       member: [N] bool, rows of mean and standard deviation.
       normalize: "mean_std" or "mean".
       ddof: Number subtracted from the count of members in the variance, 0 or 1.
       eps: Number added to the standard deviation.
-
-    Returns:
-      [N] f32; without meaning for rows outside.
     """
     rows = segment.shape[0]
 
@@ -219,7 +181,7 @@ def suffix_sums(
     Args:
       reward: [N] f32, ordered by trajectory and step.
       step: [N] i32, step index; gaps are discounted by their width.
-      trajectory: [N] i32, contiguous segments; N where masked.
+      trajectory: [N] i32, contiguous segments.
       gamma: Discount factor from step to step.
 
     Returns:
@@ -235,9 +197,7 @@ def suffix_sums(
         # Zeros behind the rows: a slice that reached past the end would be moved back to fit.
         return lax.dynamic_slice(jnp.concatenate([x, jnp.zeros_like(x)]), (shift,), (rows,))
 
-    def double(
-        carry: tuple[Array, Array, Array, Array, Array],
-    ) -> tuple[Array, Array, Array, Array, Array]:
+    def double(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         # `weight` discounts over `shift` rows; past the end of a trajectory it means nothing and is
         # not used.
         shift, weight, discounted, high, low = carry
@@ -255,13 +215,8 @@ def suffix_sums(
     # At the border of two trajectories the width can be negative and its power infinite.
     # `inside` is False there.
     width = (jnp.roll(step, -1) - step).astype(jnp.float32)
-    start = (
-        jnp.int32(1),
-        jnp.power(jnp.float32(gamma), width),
-        reward,
-        reward,
-        jnp.zeros_like(reward),
-    )
+    weight = jnp.power(jnp.float32(gamma), width)
+    start: tuple[Array, ...] = (jnp.int32(1), weight, reward, reward, jnp.zeros_like(reward))
     # The rounds are counted at run time, log2 of the longest trajectory: no length compiles anew.
     longest = jnp.max(rows_ahead)
     _, _, discounted, high, low = lax.while_loop(lambda carry: carry[0] <= longest, double, start)

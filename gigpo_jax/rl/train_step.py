@@ -3,10 +3,8 @@
 Gradients of the M microbatches of a minibatch are summed in float32 inside one jitted call, in
 place; M is a run-time value, so minibatches of any size share one compiled program. Every loss is a
 sum over the minibatch that is divided once, hence the result does not depend on how the steps were
-packed.
-
-A loss or gradient that is not finite leaves parameters and optimizer as they were; it is counted in
-the state.
+packed. A loss or gradient that is not finite leaves parameters and optimizer as they were; it is
+counted in the state.
 """
 
 from collections.abc import Callable
@@ -27,8 +25,8 @@ Metrics = dict[str, jax.Array]
 Measure = Callable[[Params, Params, StepBatch, jax.Array], Any]
 # (state, minibatch, frozen parameters = None, iteration = None, rate = None)
 Update = Callable[..., tuple["TrainState", Metrics]]
-# (result of a device call, microbatches done, all microbatches) -> None
-Between = Callable[[Any, int, int], None]
+# (result of a device call, microbatches done) -> None
+Between = Callable[[Any, int], None]
 # Sums and float32 gradients of the microbatches so far
 Totals = tuple[Any, Params]
 
@@ -66,13 +64,9 @@ def init_state(params: Params, optimizer: Optimizer) -> TrainState:
 def shard_state(
     optimizer: Optimizer, params: Params, param_shardings: Params, replicated: Any
 ) -> TrainState:
-    """Shardings of a `TrainState`: optimizer moments beside their parameters.
+    """Shardings of a `TrainState`: moments beside their parameters, other leaves `replicated`.
 
-    Args:
-      optimizer: Optimizer of `make_optimizer`.
-      params: Parameters, or their shapes.
-      param_shardings: Tree of the parameters' shardings.
-      replicated: Sharding of all other leaves.
+    `params` are parameters or their shapes.
     """
     # Only the structure is needed: the moments of a large model would not fit on one device.
     state = jax.eval_shape(lambda p: init_state(p, optimizer), params)
@@ -106,7 +100,7 @@ class TrainStep:
 
     Attributes:
       name: Prefix of the metrics `name`/{loss,grad_norm,lr,skipped}.
-      optimizer: Optimizer of `make_optimizer`.
+      optimizer: Optimizer.
       measure: Function for the sums of a microbatch; their `loss` is differentiated, and `a + b`
         joins them.
       zero: Function for the sums over no tokens.
@@ -215,7 +209,7 @@ def _accumulate_gradients(
     span: tuple[Any, Any],
     totals: Totals,
 ) -> Totals:
-    """Sums losses and gradients over microbatches, gradients in place.
+    """Adds losses and gradients of microbatches from span[0] to below span[1], the latter in place.
 
     Args:
       objective: Function (parameters, m) -> loss and sums of microbatch m.
@@ -223,9 +217,6 @@ def _accumulate_gradients(
       place: Function that puts a tree of gradients into the shardings of the parameters.
       span: The first microbatch, and the index behind the last one.
       totals: Sums and float32 gradients of earlier microbatches.
-
-    Returns:
-      Sums and gradients with these microbatches.
     """
     sums, gradients = totals
     # A reference for each leaf: the backward pass adds to those of scanned layers itself, so no
@@ -235,21 +226,15 @@ def _accumulate_gradients(
     # A model with layers of two kinds scans slices of its stacks: jax 0.10 cannot add to their
     # gradients in place.
     is_sliced = isinstance(params, dict) and "dense_layers" in params
-
-    def adds_in_place(path: tuple) -> bool:
-        return _is_scanned(path) and not is_sliced
+    value_references = []
 
     def place_for_gradient(path: tuple, reference: Any) -> Any:
-        if adds_in_place(path):
+        if _is_scanned(path) and not is_sliced:
             return reference
+        value_references.append(reference)
         return jax.ad.GradValue()  # type: ignore[attr-defined]
 
     in_place = jax.tree_util.tree_map_with_path(place_for_gradient, references)
-    value_references = [
-        reference
-        for path, reference in jax.tree_util.tree_leaves_with_path(references)
-        if not adds_in_place(path)
-    ]
 
     def body(m: jax.Array, sums: Any) -> Any:
         loss, backward, new_sums = jax.vjp(
@@ -266,11 +251,9 @@ def _accumulate_gradients(
 
 
 def _is_scanned(path: tuple) -> bool:
-    """True for leaves of scanned layers.
+    """True for leaves of scanned layers, whose gradients the backward pass sums a layer at a time.
 
-    The backward pass sums their gradients in place. It adds to the sum a layer at a time, so a
-    microbatch has no gradient tree of its own. Other leaves are used in several places of the
-    model, whose gradients are added up first.
+    Other leaves are used in several places of the model, whose gradients are added up first.
     """
     # Pairs of an adapter are small, and scaled before the scan: jax 0.10 confuses inputs of a scan
     # whose gradients are values with those that have sums to add to.

@@ -144,7 +144,7 @@ class Column(NamedTuple):
     Attributes:
       dtype: Type of its numbers.
       width: Numbers of a row: None for [N], 0 for [N, R] with one for each response token.
-      text: What it is, with its unit.
+      text: Description, with its unit.
     """
 
     dtype: str
@@ -161,12 +161,4 @@ def collect_columns(**columns: Any) -> StepColumns:
 
 
 # Optional columns that steps give without a signal.
-COLUMNS_OF_STEPS = (
-    "action",
-    "next_anchor",
-    "past",
-    "won",
-    "truncated",
-    "forked",
-    "summary",
-)
+COLUMNS_OF_STEPS = ("action", "next_anchor", "past", "won", "truncated", "forked", "summary")

@@ -7,12 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.rl.logprobs import OutputEmbedding, token_logprobs
-from gigpo_jax.rl.losses import (
-    LossSettings,
-    LossSums,
-    loss_denominator,
-    policy_loss,
-)
+from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.train_step import (
@@ -127,10 +122,8 @@ def make_logprobs(
 ) -> Callable[..., jax.Array]:
     """Builds a jitted function for the log-probabilities of response tokens.
 
-    The function takes (params, minibatch, frozen=None) and returns [M, B, C] f32.
-    `dataclasses.replace(batch, reference=logprobs(reference, batch))` gives a minibatch its
-    reference policy, and `replace(batch, proximal=logprobs(params, batch))` recomputes the old
-    log-probabilities. Arguments are as for `make_update`; padding is 0.
+    The function takes (params, minibatch, frozen=None) and returns [M, B, C] f32, 0 in padding, for
+    a minibatch's fields `reference` and `proximal`. Arguments are as for `make_update`.
     """
 
     def logprobs(params: Params, batch: StepBatch, frozen: Params = None) -> jax.Array:

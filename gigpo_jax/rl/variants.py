@@ -1,10 +1,8 @@
-"""GiGPO, GRPO, and GRPO with other losses: they differ in settings alone."""
+"""GRPO, and GRPO with other losses: they differ from GiGPO in settings alone."""
 
 import math
 
 from gigpo_jax.rl.algorithm_types import NO_STEP, ONE_EACH, Algorithm
-
-GIGPO = Algorithm(takes_forks=True)
 
 GRPO = Algorithm(fixed=NO_STEP, takes_forks=True)
 

@@ -1,18 +1,28 @@
 """Algorithms that change the advantages of another one, their base."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.rl.algorithm_types import BASE, Algorithm
 
 
-def join_base(wrapper: Algorithm, base: Algorithm, base_name: str) -> Algorithm:
-    """Joins the fields of a wrapper and its base.
+def join_base(
+    wrapper: Algorithm, settings: Mapping[str, Any], algorithms: ReferenceTable[Algorithm]
+) -> Algorithm:
+    """Joins the fields of a wrapper and of the base that its settings name.
 
     Raises:
-      InputError: The base cannot be changed.
+      InputError: The base does not exist, or cannot be changed.
     """
-    key = "config.rl.settings.base"
+    key = f"config.rl.settings.{BASE}"
+    base_name = settings.get(BASE, wrapper.settings[BASE].default)
+    complaint = wrapper.settings[BASE].complaint(base_name)
+    if complaint:
+        raise InputError(complaint, key=key, value=repr(base_name))
+    base = find_entry(base_name, algorithms, Algorithm, key=key)
     if BASE in base.settings:
         fix = "choose another algorithm"
         raise InputError("a wrapper itself", key=key, value=repr(base_name), fix=fix)

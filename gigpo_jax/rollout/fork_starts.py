@@ -10,6 +10,7 @@ from gigpo_jax.rollout import fork_choices
 from gigpo_jax.rollout.recorded_starts import past_before
 from gigpo_jax.rollout.starts import Starts
 from gigpo_jax.rollout.task_sources import TaskSource
+from gigpo_jax.rollout.uncertainty import mean_uncertainty
 from gigpo_jax.trajectory import BEGINNING, FORKS, Past, Trajectory
 
 # Last number of the seed of the draws; seeds of other draws do not have it.
@@ -61,5 +62,5 @@ def list_visits(steps: Sequence[tuple[Trajectory, int]]) -> fork_choices.Visits:
         episode=np.array([episode.member for episode, _ in steps]),
         step=np.array([number for _, number in steps]),
         reward=np.array([turn.reward - turn.penalty for turn in turns]),
-        surprise=np.array([turn.uncertainty for turn in turns]),
+        surprise=np.array([mean_uncertainty(t.logprobs, t.entropies) for t in turns]),
     )

@@ -20,7 +20,7 @@ from gigpo_jax.devices.exchange import all_hosts, all_rows, global_batch, local_
 from gigpo_jax.devices.mesh import make_mesh, replicated, shard_by_rules
 from gigpo_jax.devices.per_device import experts_on_each_device, on_each_device
 from gigpo_jax.learner import critic_model
-from gigpo_jax.learner.packing import NO_FIELDS, make_minibatches
+from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
@@ -111,7 +111,7 @@ def shardings(mesh: Mesh, shape: DecoderConfig = CONFIG) -> TrainState:
 
 
 def make_shared_batch(
-    mesh: Mesh, samples: list[Sample], seed: int, fields: Mapping[str, Any] = NO_FIELDS
+    mesh: Mesh, samples: list[Sample], seed: int, fields: Mapping[str, Any] | None = None
 ) -> StepBatch:
     """A minibatch of all steps. On several devices they share what they begin with."""
     (batch,) = make_minibatches(

@@ -46,6 +46,7 @@ from gigpo_jax.models.files.safetensors_file import parse_header
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
 from gigpo_jax.models.text.continuation import encode_continuation
+from gigpo_jax.models.text.token_bytes import TokenBytes
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import (
@@ -184,7 +185,7 @@ def read_tokenizer(data: bytes) -> None:
     ids = tokenizer.encode_plain("Hello 你好 🤖\n")
     tokenizer.decode(ids)
     for token in (-0, 1, *ids[:3]):
-        tokenizer.token_bytes(token)
+        TokenBytes(tokenizer.backend)(token)
     encode_continuation(tokenizer, "next", ids)
 
 

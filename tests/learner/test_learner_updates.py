@@ -18,6 +18,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import learner as learner_module
 from gigpo_jax.learner.finite import NotFinite
+from gigpo_jax.learner.kl_penalty import subtract_penalties
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packing import make_minibatches
@@ -35,7 +36,7 @@ from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.loggers.metrics import Timers
-from gigpo_jax.trajectory import Step, StepCredit, Trajectory, finished_steps, subtract_penalties
+from gigpo_jax.trajectory import Step, StepCredit, Trajectory, finished_steps
 from tests.turns import make_turn
 
 SHAPE = decoder.DecoderConfig(31, 16, 32, 1, 2, 1, 8)

@@ -117,10 +117,6 @@ def test_wrong_shapes_are_named():
         token_logprobs(hidden, embedding.T, targets, chunk=8)
     with pytest.raises(ValueError, match="targets"):
         token_logprobs(hidden, embedding, targets[:-1], chunk=8)
-    with pytest.raises(TypeError, match="integers"):
-        token_logprobs(hidden, embedding, targets.astype(jnp.float32), chunk=8)
-    with pytest.raises(ValueError, match="chunk"):
-        token_logprobs(hidden, embedding, targets, chunk=0)
     logprob, entropy = token_logprobs(hidden[:0], embedding, targets[:0], chunk=8)
     assert logprob.shape == entropy.shape == (0,)
 

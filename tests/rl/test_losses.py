@@ -9,7 +9,8 @@ import pytest
 from gigpo_jax.learner.loss_weights import episode_weights
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.rl.losses import LossSettings, LossSums, k3, loss_denominator, policy_loss
+from gigpo_jax.rl.kl import k3
+from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
 from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.trajectory import Step
@@ -349,7 +350,7 @@ def test_no_tokens_give_zero_and_huge_ratios_stay_finite():
 def test_a_batch_that_does_not_fit_the_settings_is_named():
     with pytest.raises(ValueError, match="advantage"):
         loss_of(jnp.zeros(3), tokens([0.0] * 3, [0.0] * 2))
-    with pytest.raises(ValueError, match=r"correction='truncated' needs batch\.proximal"):
+    with pytest.raises(ValueError, match=r"correction=truncated needs batch\.proximal"):
         loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, correction="truncated"))
     with pytest.raises(ValueError, match=r"kl_coef=0.1 needs batch\.reference"):
         loss_of([0.0], tokens([0.0], [0.0]), replace(CLIP, kl_coef=0.1))

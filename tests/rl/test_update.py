@@ -433,20 +433,18 @@ def test_an_update_in_pieces_equals_one_call_and_can_be_dropped() -> None:
     batch = pack(make_samples())
     whole, expected = shared_update()(fresh(OPTIMIZER), batch)
     update = make_update(forward, OPTIMIZER, LossSettings(**CLIP), in_pieces=True)
-    done: list[tuple[int, int]] = []
-    state, metrics = update(
-        fresh(OPTIMIZER), batch, between=lambda result, m, total: done.append((m, total))
-    )
+    done: list[int] = []
+    state, metrics = update(fresh(OPTIMIZER), batch, between=lambda result, m: done.append(m))
     count = int(batch.microbatches)
     assert count > 1
-    assert done == [(m + 1, count) for m in range(count)]
+    assert done == [m + 1 for m in range(count)]
     for name, value in expected.items():
         assert_close(metrics[name], value)
     # Of a bias whose gradient is 0 but for rounding, Adam makes a step.
     assert_close(state.params, whole.params, atol=2e-5)
     assert int(state.step) == 1
 
-    def stop(result, m, total) -> None:
+    def stop(result, m) -> None:
         raise RuntimeError(m)
 
     # Neither donated nor changed: the next update begins from the same parameters.

@@ -14,6 +14,7 @@ from aiohttp import web
 from gigpo_jax.engines.base import Completion, EngineLost
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
 from gigpo_jax.engines.endpoint.tools import openai_calls, read_calls
+from gigpo_jax.models.text.token_bytes import TokenBytes
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -201,9 +202,10 @@ def describe_logprobs(tokenizer: Tokenizer, completion: Completion) -> list[Answ
     A special token has its name as text. The bytes are the token's own, also if it holds a part of
     a character.
     """
+    token_bytes = TokenBytes(tokenizer.backend)
     rows = []
     for token, value in zip(completion.tokens.tolist(), completion.logprobs.tolist(), strict=True):
-        own = tokenizer.token_bytes(token)
+        own = token_bytes(token)
         text = own.decode(errors="replace")
         rows.append({"token": text, "logprob": value, "bytes": list(own), "top_logprobs": []})
     return rows

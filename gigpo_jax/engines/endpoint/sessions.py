@@ -13,7 +13,7 @@ from gigpo_jax.engines.endpoint.calls import CallIdentity, SessionCall, find_rep
 from gigpo_jax.engines.endpoint.requests import PolicyRequest, RequestError
 from gigpo_jax.engines.endpoint.tools import chat_digests, read_calls
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.models.text.continuation import encode_behind
+from gigpo_jax.models.text.continuation import encode_behind, end_text
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.trajectory import Trajectory, Turn
 
@@ -170,7 +170,7 @@ class EndpointSession:
             *_, chat_digest = chat_digests([*request.messages, message])
             self.sampled_texts[chat_digest] = response
         # A template writes the token that ends a turn after the content.
-        end_token = tokenizer.end_text(sampled_ids)
+        end_token = end_text(tokenizer, sampled_ids)
         # Without any text the same prompt again would seem to continue this response.
         if prompt and response + end_token:
             transcript = prompt + response + end_token

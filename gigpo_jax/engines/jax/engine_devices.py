@@ -11,14 +11,7 @@ from gigpo_jax.models import decoder
 def place_engine(
     params: decoder.Params, tensor: int = 1, reserved: Sequence[jax.Device] = ()
 ) -> Placement:
-    """Chooses the devices of an engine on this host.
-
-    Args:
-      params: Parameters of the learner.
-      tensor: Number of devices that split the engine's weights; at least the learner's number.
-      reserved: Devices of this host for the engine, which hold no parameters; empty: the engine
-        shares the learner's devices.
-    """
+    """Chooses the devices of an engine on this host; arguments as in `EngineSettings`."""
     mesh = parameter_mesh(params)
     if mesh is not None or reserved:
         from gigpo_jax.engines.jax.split_placement import place_split_engine

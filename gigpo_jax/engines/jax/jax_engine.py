@@ -79,9 +79,8 @@ class JaxEngine:
         Args:
           config: Shape of the model.
           params: Parameters as from `decoder.init_params`, on one device or sharded over a mesh
-            with an axis `tensor`. `Programs.prepare_params` casts and gathers them where needed;
-            others are not copied. A caller that donates these arrays must call `update_weights`
-            before the next request.
+            with an axis `tensor`. `Programs.prepare_params` copies those that it casts or gathers.
+            A caller that donates the others must call `update_weights` before the next request.
           settings: Slots, lengths and dtype.
           tokenizer: Decoder of responses for stop strings; None if no request has any.
           version: Version of these parameters.
@@ -168,14 +167,7 @@ class JaxEngine:
         on_tokens: OnTokens | None = None,
         weights: Weights | None = None,
     ) -> Completion:
-        """Samples a response to the prompt `tokens` [P]; see `engines.base.Engine`.
-
-        Args:
-          tokens: Prompt; it and the response must fit `max_length`.
-          params: Sampling settings.
-          images: Images of the prompt.
-          on_tokens: Callback with the tokens so far.
-          weights: Weights to sample from; None: the newest.
+        """Samples a response, by default from the newest weights; see `engines.base.Engine`.
 
         Raises:
           InputError: The prompt does not fit, or a setting cannot be met; only this request fails.
@@ -219,11 +211,8 @@ class JaxEngine:
     ) -> None:
         """Sets the weights of later requests; all hosts must call it in the same order.
 
-        Args:
-          params: Parameters like the constructor's.
-          version: Version of these parameters.
-          inflight: Whether earlier requests, running or waiting, go on with these weights, behind
-            the keys and values that the old ones left; otherwise they keep their own.
+        With `inflight`, earlier requests, running or waiting, go on with these weights, behind the
+        keys and values that the old ones left; otherwise they keep their own.
 
         Raises:
           ValueError: The tree has another structure, shape or dtype.
@@ -241,13 +230,18 @@ class JaxEngine:
                 self._forget_cache()
             self._newest = Weights(self._programs.prepare_params(params), version)
             if inflight:
-                self._replace_running(self._newest)
+                for request in (*self._waiting, *self._table.requests):
+                    if request is not None:
+                        request.weights = self._newest
+                self._weights = self._newest
+                # Running requests go on with what their slots hold, but no new prompt may read it.
+                self._forget_cache()
 
     def free_memory(self) -> None:
         """Frees weights and cache until the next `update_weights`; unfinished requests fail."""
         with self._device_lock, self._wake:
             self._drop_cancelled()
-            self._fail_all("the engine frees its memory for an update", None)
+            self._fail_requests("the engine frees its memory for an update")
             self._newest = None
             self._weights = None
             self._programs.reset()
@@ -271,8 +265,8 @@ class JaxEngine:
         self,
         tokens: Tokens,
         params: SamplingParams,
-        images: "PromptImages | None" = None,
-        weights: Weights | None = None,
+        images: "PromptImages | None",
+        weights: Weights | None,
     ) -> Request:
         prompt = check_prompt(
             tokens,
@@ -311,12 +305,12 @@ class JaxEngine:
             # The device may raise anything; the requests in the slots must fail with it.
             except Exception as err:
                 log.exception("the engine failed")
-                self._fail_running(f"the engine failed: {err}", err)
+                self._fail_requests(f"the engine failed: {err}", err)
                 # The failed call may have consumed the donated cache; the next round makes another.
                 self._programs.reset()
                 # The tables must not promise tokens of a cache that is gone.
                 self._forget_cache()
-        self._fail_all("the engine was closed", None)
+        self._fail_requests("the engine was closed")
         self._programs.reset()
         self._newest = None
         self._weights = None
@@ -384,8 +378,7 @@ class JaxEngine:
 
     def _encode_images(self, requests: Sequence[tuple[Request, int]]) -> None:
         """Encodes images that requests read, from a token on."""
-        if self._encoder is not None and requests:
-            assert self._weights is not None
+        if self._encoder is not None and self._weights is not None:
             self._encoder.encode_requests(self._weights.params, requests)
 
     def _assign_slot(self, slot: int, request: Request) -> None:
@@ -455,15 +448,6 @@ class JaxEngine:
             ended = read_slot_routes(self._programs, ended, self._partitions, self.slots)
         resolve_requests((request, completion) for _, request, completion in ended)
 
-    def _replace_running(self, weights: Weights) -> None:
-        """Gives weights to all requests."""
-        for request in (*self._waiting, *self._table.requests):
-            if request is not None:
-                request.weights = weights
-        self._weights = weights
-        # Running requests go on with what their slots hold, but no new prompt may read it.
-        self._forget_cache()
-
     def _drop_cancelled(self) -> None:
         self._table.release_cancelled()
         with self._wake:
@@ -472,21 +456,12 @@ class JaxEngine:
                 request for request in self._waiting if not request.cancelled
             )
 
-    def _fail_all(self, message: str, cause: Exception | None) -> None:
-        """Fails the requests in the slots and those that wait."""
+    def _fail_requests(self, message: str, cause: Exception | None = None) -> None:
+        """Fails all requests; after an error of the device, those that may have caused it."""
         failed = self._table.remove_requests()
         with self._wake:
-            failed += self._waiting
-            self._waiting.clear()
-        for request in failed:
-            request.reject(message, cause)
-
-    def _fail_running(self, message: str, cause: Exception) -> None:
-        """Fails the requests in the slots, or the first waiting one if there are none."""
-        failed = self._table.remove_requests()
-        with self._wake:
-            # The device failed before the request was in a slot: it would fail again and again.
-            if not failed and self._waiting:
+            # With no request in a slot the first one failed on its way: it would fail again.
+            while self._waiting and (cause is None or not failed):
                 failed.append(self._waiting.popleft())
         for request in failed:
             request.reject(message, cause)

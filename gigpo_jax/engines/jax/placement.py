@@ -40,19 +40,13 @@ class Placement:
         return 1
 
     def cache_sharding(self, heads: int) -> Any:
-        """Returns the sharding of a KV cache [L, S, G, C, K], where G is `heads`.
-
-        On TPUs it includes the order in memory.
-        """
+        """Returns the sharding of a KV cache [L, S, G, C, K], on TPUs with its order in memory."""
         order = memory_order(5, heads // self.partition_devices)
         return self._order_cache(self.sharding(None, SLOTS, TENSOR), order)
 
     @property
     def route_sharding(self) -> Any:
-        """Returns the sharding of the experts that a cache keeps, [L', S, 1, C, k].
-
-        On TPUs it includes the order in memory.
-        """
+        """Returns the sharding of the experts that a cache keeps, [L', S, 1, C, k], likewise."""
         from gigpo_jax.models.routes import ROUTE_ORDER
 
         return self._order_cache(self.sharding(None, SLOTS), ROUTE_ORDER)
@@ -86,12 +80,10 @@ class Placement:
     def map_partitions(
         self, function: Callable[..., Any], result_axes: Sequence[str | None]
     ) -> Callable[..., Any]:
-        """Applies a function to every partition separately.
+        """Applies a function (params, cache, slots, message) -> (cache, slots, result) to each one.
 
-        Args:
-          function: (params, cache, slots, message) -> (cache, slots, result). A partition counts
-            its slots from 0 and gets an equal piece of the message, by the first axis.
-          result_axes: Mesh axes of the result's dimensions.
+        A partition counts its slots from 0 and gets an equal piece of the message, by the first
+        axis. `result_axes` are the mesh axes of the result.
         """
         del result_axes
         return function

@@ -77,19 +77,10 @@ class EngineSettings:
 
 
 class Programs:
-    """Runner of the functions of `slots.py`.
+    """Runner of the functions of `slots.py`; the cache and the slots stay on the device.
 
-    The cache and the slots stay on the device. Executables are compiled ahead of time: a new shape
-    raises `compile_count`, there is no silent recompilation. Messages and results are of all
-    partitions, one after the other.
-
-    Attributes:
-      config: Shape of the model.
-      settings: Shapes of the engine.
-      dtype: Dtype of the computation.
-      compile_count: Number of programs compiled so far.
-      placement: Devices of the engine's arrays.
-      cache: KV cache, on the devices; None before the first call.
+    Executables are compiled ahead of time: a new shape raises `compile_count`, there is no silent
+    recompilation. Messages and results are of all partitions, one after the other.
     """
 
     def __init__(

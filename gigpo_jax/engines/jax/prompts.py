@@ -27,14 +27,7 @@ class PromptReader:
         partitions: int,
         make_image_rows: MakeImageRows | None,
     ) -> None:
-        """Stores the shapes of the device calls.
-
-        Args:
-          programs: Compiled programs of the engine.
-          settings: Slots, and the sizes of a device call.
-          partitions: Number of equal partitions of the slots.
-          make_image_rows: Constructor of image inputs; None for a text-only model.
-        """
+        """Stores the shapes of the device calls; a text-only model makes no rows of images."""
         self._programs = programs
         self._partitions = partitions
         self._partition_slots = settings.slots // partitions

@@ -17,9 +17,7 @@ BLOCK = 128
 def token_keys(keys: jax.Array, counts: jax.Array) -> jax.Array:
     """Derives the Threefry key [S] of each row's next token.
 
-    Args:
-      keys: [S, 2] u32, keys of the requests.
-      counts: [S] i32, index of the token in its response, folded into the key.
+    It folds the token's index in its response, [S] i32, into the request's key, [S, 2] u32.
     """
     # The implementation is named, because a flag of JAX can change the default: keys of requests
     # have two words, and equal keys must give equal tokens everywhere.
@@ -57,14 +55,9 @@ def sample_tokens(
 def process_logits(
     logits: jax.Array, temperature: jax.Array, top_p: jax.Array, top_k: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Applies temperature, then top-k, then top-p.
+    """Applies temperature, then top-k, then top-p; rows of temperature 0 keep their logits.
 
-    Args:
-      logits: [S, V] f32.
-      temperature: [S] f32; rows with 0 keep their logits, and top-p and top-k have no effect on
-        them.
-      top_p: [S] f32.
-      top_k: [S] i32.
+    Arguments are as for `sample_tokens`.
 
     Returns:
       scaled [S, V] f32: 0 for the likeliest token, negative for the others, -inf for tokens that
@@ -91,9 +84,7 @@ def process_logits(
 def _draw_tokens(scaled: jax.Array, uniform: jax.Array) -> jax.Array:
     """Draws a token [S] i32 by inverting the cumulative distribution of blocks, then in a block.
 
-    Args:
-      scaled: [S, V] f32, from `process_logits`.
-      uniform: [S, 2] f32 in [0, 1).
+    `scaled` [S, V] is from `process_logits`, `uniform` [S, 2] f32 in [0, 1).
     """
     # [S, N, BLOCK]. Padding has no weight and is never drawn; the sum need not be 1, as only shares
     # of it are compared.
@@ -125,12 +116,7 @@ def _take_block(blocks: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _invert_cumulative(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Finds the first index [S] whose cumulative weight exceeds its share.
-
-    Args:
-      weights: [S, N] f32, at least 0.
-      uniform: [S] f32 in [0, 1), the share of the total weight.
-    """
+    """Finds the first index [S] whose cumulative weight [S, N] exceeds a share [S] of the total."""
     # An index of weight 0 must never be returned. The float32 sum is computed in blocks and is not
     # monotone: at such an index it can be larger than at the index before it.
     cumulative = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0.0)

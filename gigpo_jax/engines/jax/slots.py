@@ -111,14 +111,9 @@ def init_slots(slots: int, *, shifted: bool = False) -> SlotState:
 def pack_request(
     row: np.ndarray, tokens: np.ndarray, slot: int, params: SamplingParams, stop_ids: list[int]
 ) -> None:
-    """Writes a request into its row of a `PromptBatch`.
+    """Writes a request into its row, [SETTINGS + STOP_IDS + T] i32, of a `PromptBatch`.
 
-    Args:
-      row: [SETTINGS + STOP_IDS + T] i32, overwritten.
-      tokens: [P] i32, the prompt, P <= T.
-      slot: index of the request's slot.
-      params: sampling settings.
-      stop_ids: token ids that end the response, at most STOP_IDS.
+    The prompt has at most T tokens; at most STOP_IDS ids end the response.
     """
     floats = np.array([params.temperature, params.top_p], np.float32).view(np.int32)
     keys = np.array(params.key, np.uint32).view(np.int32)
@@ -145,9 +140,7 @@ def prefill_prompts(
     Args:
       prefill: Forward pass (params, cache, tokens [B, T], lengths [B], slots [B]) -> (last-token
         logits [B, V], cache). With images it also takes positions [3, B, T] and features.
-      params: Parameters of the model.
-      cache: KV cache of the model.
-      state: State of the slots.
+      params, cache, state: Parameters and KV cache of the model, state of the slots.
       batch: Rows [B, SETTINGS + STOP_IDS + T] from `pack_request`; a row whose slot is S or more
         is dropped.
       keeps_entropies: Whether the result has entropies.
@@ -225,9 +218,7 @@ def decode_tokens(
       decode: Forward pass (params, cache, tokens [S], positions [S], and shifts [S] where slots
         have them) -> (logits [S, V], cache).
       steps: Largest number of tokens of a slot.
-      params: Parameters of the model.
-      cache: KV cache of the model.
-      state: State of the slots.
+      params, cache, state: Parameters and KV cache of the model, state of the slots.
       control: [1 + S] i32: the number of finished slots to stop after; then, for each slot, 0 to
         cancel it.
       keeps_entropies: Whether the result has entropies.

@@ -167,6 +167,24 @@ class Signal:
         del checkpoints
         return cls.start(config, policy, mesh)
 
+    def checked_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
+        """Computes columns, of the declared types: another one would compile another program.
+
+        Raises:
+          TypeError: A column has another type.
+        """
+        computed = self.compute_columns(scored)
+        declared = self.columns if isinstance(self.columns, Mapping) else {}
+        for name in computed.keys() & declared.keys():
+            values = computed[name]
+            width = declared[name].width
+            shape = () if width is None else (width or values.shape[-1],)
+            if values.dtype != declared[name].dtype or values.shape[1:] != shape:
+                raise TypeError(
+                    f"{name} must be {declared[name]}, got {values.dtype} {values.shape}"
+                )
+        return computed
+
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """Computes columns of the steps, [N, ...] each, by name; all hosts call this together."""
         del scored

@@ -13,7 +13,6 @@ from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import Algorithm
-from gigpo_jax.rl.types import Column
 
 if TYPE_CHECKING:
     # A run whose algorithm names no signal loads none.
@@ -55,27 +54,8 @@ def compute_columns(signals: "Sequence[Signal]", scored: ScoredSteps) -> dict[st
     """Computes the columns of all signals by name; all hosts call this together."""
     columns: dict[str, np.ndarray] = {}
     for signal in signals:
-        computed = signal.compute_columns(scored)
-        if isinstance(signal.columns, Mapping):
-            _check_declared(computed, signal.columns)
-        columns |= computed
+        columns |= signal.checked_columns(scored)
     return columns
-
-
-def _check_declared(computed: Mapping[str, np.ndarray], declared: Mapping[str, Column]) -> None:
-    """Checks the columns of a method: a wrong type would compile another program on each host."""
-    for name, column in declared.items():
-        if name not in computed:
-            continue
-        values = computed[name]
-        width = None if values.ndim == 1 else values.shape[1]
-        fits = (
-            width is None
-            if column.width is None
-            else width in (column.width, column.width or width)
-        )
-        if values.dtype != column.dtype or not fits:
-            raise TypeError(f"{name} must be {column}, got {values.dtype} {values.shape}")
 
 
 def batch_fields(signals: "Sequence[Signal | type[Signal]]") -> Mapping[str, Any]:

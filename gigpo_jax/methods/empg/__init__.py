@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.methods.empg.advantages import empg
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import BASE_GRPO
 
 METHOD = Algorithm(
     advantages=empg,

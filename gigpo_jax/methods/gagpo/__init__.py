@@ -1,7 +1,8 @@
 """GAGPO (arXiv 2605.13217): GAE on the mean returns of states."""
 
 from gigpo_jax.methods.gagpo.advantages import gagpo
-from gigpo_jax.rl.algorithm_types import ONE_EACH, STEP, Algorithm
+from gigpo_jax.rl.algorithm_types import ONE_EACH, Algorithm
+from gigpo_jax.rl.shared_settings import STEP
 
 METHOD = Algorithm(
     advantages=gagpo,

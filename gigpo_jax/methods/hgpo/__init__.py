@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import NOT_NEGATIVE, Setting
 from gigpo_jax.methods.hgpo.advantages import hgpo
-from gigpo_jax.rl.algorithm_types import STEP, Algorithm
+from gigpo_jax.rl.algorithm_types import Algorithm
+from gigpo_jax.rl.shared_settings import STEP
 
 METHOD = Algorithm(
     advantages=hgpo,

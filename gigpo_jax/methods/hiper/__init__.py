@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from gigpo_jax.core.settings import NOT_NEGATIVE, Setting, one_of
 from gigpo_jax.methods.hiper.advantages import hiper
-from gigpo_jax.rl.algorithm_types import LAM, WHITENED, Algorithm
+from gigpo_jax.rl.algorithm_types import Algorithm
+from gigpo_jax.rl.shared_settings import LAM, WHITENED
 
 # HiPER (arXiv 2602.16165), with the values of its ALFWorld code; WebShop has keep_penalty 3.5.
 METHOD = Algorithm(

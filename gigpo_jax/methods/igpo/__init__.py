@@ -1,7 +1,8 @@
 """IGPO (arXiv 2510.14967) and A2TGPO (arXiv 2605.06200): turns earn information."""
 
 from gigpo_jax.methods.igpo.advantages import a2tgpo, igpo
-from gigpo_jax.rl.algorithm_types import GAINS, ONE_EACH, Algorithm
+from gigpo_jax.rl.algorithm_types import ONE_EACH, Algorithm
+from gigpo_jax.rl.shared_settings import GAINS
 
 ANSWERS = "gigpo_jax.methods.igpo.known_answers:KnownAnswers"
 

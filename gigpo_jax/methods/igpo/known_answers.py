@@ -13,6 +13,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
+from gigpo_jax.models.text.continuation import continue_response
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import Column
@@ -40,7 +41,7 @@ class KnownAnswers(Signal):
         self._tokenizer = tokenizer
         self._limit = sampling.max_prompt_tokens + sampling.max_response_tokens
         prefix = registry.spec(config.env.name).answer_prefix
-        self._prefix = tokenizer.encode(tokenizer.continue_response(prefix))
+        self._prefix = tokenizer.encode(continue_response(tokenizer, prefix))
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:

@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import NOT_NEGATIVE, Rule, Setting
 from gigpo_jax.methods.opd.advantages import distillation_advantages, opd
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import BASE_GRPO
 
 
 def is_served(teacher: str) -> bool:

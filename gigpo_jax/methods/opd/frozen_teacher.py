@@ -95,7 +95,9 @@ class FrozenTeacher(Signal):
         folder = teacher_folder(config)
         shape = read_config(folder)
         path = repr(config.rl.settings.teacher)
-        if not load_tokenizer(folder).has_vocabulary_of(policy.tokenizer):
+        tokenizers = (load_tokenizer(folder), policy.tokenizer)
+        own, other = (one.backend.get_vocab(with_added_tokens=True) for one in tokenizers)
+        if own != other:
             raise InputError(
                 "its tokens are not those of the policy",
                 key=KEY,

@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import POSITIVE_FRACTION, Setting
 from gigpo_jax.methods.response_weight.advantages import response_weight, token_weights
-from gigpo_jax.rl.algorithm_types import ACTION_SPANS, BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import ACTION_SPANS, BASE_GRPO
 
 METHOD = Algorithm(
     advantages=response_weight,

@@ -1,7 +1,8 @@
 """SALT (arXiv 2510.20022): transitions that episodes share get the mean of their advantages."""
 
 from gigpo_jax.methods.salt.advantages import salt
-from gigpo_jax.rl.algorithm_types import BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import BASE_GRPO
 
 METHOD = Algorithm(
     advantages=salt,

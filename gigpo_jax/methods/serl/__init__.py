@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import Setting, at_least, one_of
 from gigpo_jax.methods.serl.advantages import CONTEXTS, hindsight_advantages, serl
-from gigpo_jax.rl.algorithm_types import ACTION_SPANS, BASE, BASE_GRPO, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import ACTION_SPANS, BASE_GRPO
 
 METHOD = Algorithm(
     advantages=serl,

@@ -2,7 +2,8 @@
 
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.methods.spa_rl.advantages import spa_rl
-from gigpo_jax.rl.algorithm_types import BASE, CRITIC, PER_TOKEN, Algorithm
+from gigpo_jax.rl.algorithm_types import BASE, Algorithm
+from gigpo_jax.rl.shared_settings import CRITIC, PER_TOKEN
 
 METHOD = Algorithm(
     advantages=spa_rl,

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from gigpo_jax.methods.step_ppo.advantages import step_ppo
-from gigpo_jax.rl.algorithm_types import BY_TURN, CRITIC, LAM, WHITENED, Algorithm
+from gigpo_jax.rl.algorithm_types import Algorithm
+from gigpo_jax.rl.shared_settings import BY_TURN, CRITIC, LAM, WHITENED
 
 # StepPO (arXiv 2604.18401), with clips, gamma and KL coefficient of its scripts.
 METHOD = Algorithm(

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
-from gigpo_jax.trajectory import mean_uncertainty
+from gigpo_jax.rollout.uncertainty import mean_uncertainty
 
 # Change of the uncertainty since the turn before, nats a token, below which it hardly changes.
 _CHANGE = 0.3
@@ -28,5 +28,5 @@ class ResamplingPart(EpisodePart):
         if attempt == self._repeats or not steps:
             return False
         uncertainty = mean_uncertainty(completion.logprobs, completion.entropies)
-        change = abs(uncertainty - steps[-1].uncertainty)
+        change = abs(uncertainty - mean_uncertainty(steps[-1].logprobs, steps[-1].entropies))
         return 0.0 < change < _CHANGE

@@ -7,7 +7,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.families.family import FAMILIES, TEXT_PARTS, Family, find_family
-from gigpo_jax.models.files.json_values import FIX, JsonValues, read_token_ids
+from gigpo_jax.models.files.json_values import FIX, JsonValues, check_folder, read_token_ids
 from gigpo_jax.models.linears import DECODERS
 
 if TYPE_CHECKING:
@@ -25,13 +25,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
     Raises:
       InputError: the file is missing, broken or of another architecture.
     """
-    folder = pathlib.Path(path)
-    if not folder.is_dir():
-        raise InputError(
-            "no such model folder",
-            key=folder,
-            fix="give the path of a downloaded Hugging Face model",
-        )
+    folder = check_folder(path)
     file = folder / "config.json"
     raw = read_object(file)
     stored_type = str(raw.get("model_type"))

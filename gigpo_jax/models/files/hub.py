@@ -11,6 +11,7 @@ import shlex
 
 from gigpo_jax.core.errors import InputError, StorageError, first_line
 from gigpo_jax.core.files import read_object
+from gigpo_jax.core.packaged import ROOT
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE
 
 FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")  # patterns of a model's files
@@ -20,6 +21,36 @@ _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 def is_name(text: str) -> bool:
     """Tests whether a text can name a Hub model."""
     return _NAME.fullmatch(text) is not None
+
+
+def find_model(path: str, revision: str, key: str) -> pathlib.Path:
+    """Returns the folder of a Hub model; arguments and errors as for `folders.model_folder`."""
+    if pathlib.Path(path).is_file() and path.endswith(".gguf"):
+        raise InputError(
+            "a GGUF file",
+            key=key,
+            value=repr(path),
+            fix=f"run `gigpo import {path} --out DIR` and give DIR",
+        )
+    # Before the Hub: models/NAME could be one of its names.
+    fix = describe_source(path)
+    if not fix and not is_name(path):
+        fix = "give a Hugging Face model folder, or ORG/NAME of the Hub"
+    if fix:
+        raise InputError("no such folder", key=key, value=repr(path), fix=fix)
+    return download(path, revision, key=key)
+
+
+def describe_source(path: str) -> str:
+    """Says which packaged config makes the model in the folder `path`; "" if none does."""
+    command = re.compile(rf"--out[= ]{re.escape(path)}(?!\w)")
+    for config in sorted((ROOT / "configs").glob("*.py")):
+        if command.search(config.read_text()):
+            return (
+                f"make it with the commands at the top of {config} (a clone of gigpo_jax has the "
+                "models of the tiny configs)"
+            )
+    return ""
 
 
 def download(name: str, revision: str, *, key: str) -> pathlib.Path:

@@ -6,32 +6,22 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 
-_LARGEST = {  # generous: stops a broken file before arrays of such a size are tried
-    "vocab_size": 2**24,
-    "hidden_size": 2**16,
-    "intermediate_size": 2**18,
-    "num_hidden_layers": 2**10,
-    "num_attention_heads": 2**10,
-    "num_key_value_heads": 2**10,
-    "head_dim": 2**12,
-    "max_position_embeddings": 2**30,
-    "original_max_position_embeddings": 2**30,
-    "num_experts": 2**14,
-    "num_experts_per_tok": 2**10,
-    "moe_intermediate_size": 2**16,
-    "decoder_sparse_step": 2**10,
-    "no_rope_layer_interval": 2**10,
-    "query_pre_attn_scalar": 2**20,
-    "linear_num_key_heads": 2**10,
-    "linear_num_value_heads": 2**10,
-    "linear_key_head_dim": 2**12,
-    "linear_value_head_dim": 2**12,
-    "linear_conv_kernel_dim": 2**10,
-    "full_attention_interval": 2**10,
-    "sliding_window": 2**30,
-    "sliding_window_pattern": 2**10,
-}
+# Generous: stops a broken file before arrays of such a size, or so many layers, are tried.
+_LARGEST_SIZE = 2**24
+_LARGEST_COUNT = 2**14
 FIX = "use the config.json that belongs to the model"
+
+
+def check_folder(path: str | pathlib.Path) -> pathlib.Path:
+    """Returns the path of a model folder; raises InputError if there is none."""
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        raise InputError(
+            "no such model folder",
+            key=folder,
+            fix="give the path of a downloaded Hugging Face model",
+        )
+    return folder
 
 
 class JsonValues:
@@ -49,10 +39,9 @@ class JsonValues:
         """Reads a whole number from 1 on."""
         value = self.get(key, default)
         # Not `isinstance`, for which `true` is an int.
-        if type(value) is not int or not 1 <= value <= _LARGEST[key]:
-            raise self.error(
-                f"{key}={value!r:.80} must be a whole number from 1 to {_LARGEST[key]}"
-            )
+        largest = _LARGEST_COUNT if key.startswith("num_") else _LARGEST_SIZE
+        if type(value) is not int or not 1 <= value <= largest:
+            raise self.error(f"{key}={value!r:.80} must be a whole number from 1 to {largest}")
         return value
 
     def number(self, key: str, default: float) -> float:

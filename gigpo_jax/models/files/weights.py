@@ -16,19 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.files import read_object
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import STACKS
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.files.hf_config import read_config
-from gigpo_jax.models.files.safetensors_file import (
-    INDEX,
-    SINGLE,
-    SUFFIX,
-    Entry,
-    read_header,
-)
+from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE, Entry, read_header
 from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS
 
 _LAYER = LINEARS | {
@@ -86,7 +79,7 @@ def load_hf(
     shardings: Any = None,
     value_head: int = 0,
 ) -> tuple[DecoderConfig, Params]:
-    """Loads a model from a folder with config.json and safetensors files.
+    """Loads a model's shape and parameters from a folder with config.json and safetensors files.
 
     Args:
       path: folder.
@@ -95,9 +88,6 @@ def load_hf(
         shards of its devices. None: the default device.
       value_head: number of values a token of a critic that a language model is read as, which
         are 0.
-
-    Returns:
-      The shape of the model, and its parameters.
 
     Raises:
       InputError: a file is missing or broken, config.json describes another model, or a tensor is
@@ -287,7 +277,9 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
     # A critic has no head; that of the model that it starts from is not read.
     if HEAD in stored.keys() - shapes.keys() and not config.value_head:
         (embedding,) = (name for name in shapes if name.endswith("embed_tokens.weight"))
-        if not _has_equal_values(stored[HEAD], stored[embedding]):
+        from gigpo_jax.models.files.weight_index import has_equal_values
+
+        if not has_equal_values(map_tensor(*stored[HEAD]), map_tensor(*stored[embedding])):
             raise InputError(
                 f"{HEAD} is not the embedding, config.json says that they are tied",
                 key=source,
@@ -295,19 +287,6 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
                 f"remove {HEAD} from the weights",
             )
     return {name: stored[name] for name in shapes}
-
-
-def _has_equal_values(one: tuple[pathlib.Path, Entry], two: tuple[pathlib.Path, Entry]) -> bool:
-    """Whether two stored tensors are the same."""
-    tensors = [map_tensor(*place) for place in (one, two)]
-    if tensors[0].dtype != tensors[1].dtype or tensors[0].shape != tensors[1].shape:
-        return False
-    # In pieces: the files are mapped, and whole copies may not fit in memory.
-    rows = [tensor.reshape(-1).view(np.uint8) for tensor in tensors]
-    return all(
-        np.array_equal(rows[0][start : start + _BLOCK], rows[1][start : start + _BLOCK])
-        for start in range(0, rows[0].size, _BLOCK)
-    )
 
 
 def _published_name(config: DecoderConfig, name: str) -> str:
@@ -324,10 +303,7 @@ def _published_name(config: DecoderConfig, name: str) -> str:
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the safetensors files of a model folder.
-
-    Raises InputError if one is missing.
-    """
+    """Returns the safetensors files of a model folder; raises InputError if one is missing."""
     index = folder / INDEX
     if not index.is_file():
         if not (folder / SINGLE).is_file():
@@ -337,49 +313,6 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
                 fix="download or convert to safetensors",
             )
         return [folder / SINGLE]
-    weight_map = read_object(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(
-            f"weight_map={weight_map!r:.80} must be an object of file names",
-            key=index,
-            fix="download it again",
-        )
-    for name in weight_map.values():
-        if (
-            not isinstance(name, str)
-            # A name with a path could lead to any file of the machine.
-            or pathlib.PurePath(name).name != name
-            or not name.endswith(SUFFIX)
-        ):
-            raise InputError(
-                f"{name!r:.80} is not a {SUFFIX} file in this folder",
-                key=index,
-                fix="download the index again",
-            )
-    files = sorted(set(weight_map.values()))
-    missing_files = [name for name in files if not (folder / name).is_file()]
-    if missing_files:
-        raise InputError(
-            f"{len(missing_files)} of {len(files)} weight files are missing ({missing_files[0]})",
-            key=folder,
-            fix="download them again",
-        )
-    shards = [folder / name for name in files]
-    # transformers reads the single file, vLLM the index.
-    single = folder / SINGLE
-    if SINGLE not in files and single.is_file() and not _has_equal_tensors(single, shards):
-        raise InputError(
-            f"{SINGLE} and the files of {INDEX} hold different weights",
-            key=folder,
-            fix="remove the one that is not the model",
-        )
-    return shards
+    from gigpo_jax.models.files.weight_index import read_index
 
-
-def _has_equal_tensors(single: pathlib.Path, shards: list[pathlib.Path]) -> bool:
-    """Whether a file holds the tensors of other files together."""
-    places = {name: (file, entry) for file in shards for name, entry in read_header(file).items()}
-    tensors = {name: (single, entry) for name, entry in read_header(single).items()}
-    return places.keys() == tensors.keys() and all(
-        _has_equal_values(places[name], tensors[name]) for name in places
-    )
+    return read_index(index, map_tensor)

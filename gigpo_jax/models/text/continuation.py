@@ -1,9 +1,30 @@
 """Token ids between two responses of a conversation: sampled tokens are never encoded again."""
 
+import re
 from collections.abc import Sequence
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.text.tokenizer import RESPONSE_PLACE, Tokenizer
+
+
+def continue_response(tokenizer: Tokenizer, text: str) -> str:
+    """Returns the part of a whole response that is written behind `Tokenizer.opened_text`."""
+    letters = "".join(tokenizer.opened_text.split())
+    if not letters:
+        return text
+    # Spaces between tags do not count: templates put line breaks there.
+    opened = re.match(r"\s*".join(map(re.escape, letters)) + r"\s*", text)
+    return text[opened.end() :] if opened else text
+
+
+def end_text(tokenizer: Tokenizer, response: Sequence[int]) -> str:
+    """Returns the stop token that ends a response, spelled, or "" if none ends it.
+
+    A response may also end at its limit of tokens or with a stop string.
+    """
+    if len(response) and response[-1] in tokenizer.stop_token_ids:
+        return tokenizer.token(int(response[-1])) or ""
+    return ""
 
 
 def encode_behind(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> list[int]:
@@ -12,7 +33,7 @@ def encode_behind(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> lis
     SentencePiece tokenizers write a space before a text, but not before a piece of one.
     """
     # The token that ended a response, or any text that merges with nothing.
-    before = tokenizer.end_text(tokens) or "\n"
+    before = end_text(tokenizer, tokens) or "\n"
     start = tokenizer.encode(before)
     ids = tokenizer.encode(before + text)
     return ids[len(start) :] if ids[: len(start)] == start else tokenizer.encode(text)
@@ -56,7 +77,7 @@ def encode_continuation(
             fix="use prompts of single steps, such as config.env.prompt=full",
         )
     # The response has its own end; a second one would be a turn without words.
-    end = tokenizer.end_text(response)
+    end = end_text(tokenizer, response)
     closed = rest.lstrip()
     if end and closed.startswith(end):
         rest = closed.removeprefix(end)

@@ -25,7 +25,10 @@ class TokenBytes:
         self._has_spaces = '"Metaspace"' in text or '"\\u2581"' in text
 
     def __call__(self, token_id: int) -> bytes:
-        """Returns the bytes of a token; none for an id without a token."""
+        """Returns the bytes that a token stands for; none for an id without a token.
+
+        A token of a part of a character has its part. A special token has its name.
+        """
         if token_id in self._added:
             return self._added[token_id].encode()
         token = self._backend.id_to_token(token_id)

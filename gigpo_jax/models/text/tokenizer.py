@@ -4,22 +4,18 @@ Special tokens in a user's text are broken up before encoding: no page and no mo
 example, the end of a turn.
 """
 
-import functools
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 
 from gigpo_jax.core.errors import InputError, first_line
 from gigpo_jax.core.files import read_object
-from gigpo_jax.models.files.json_values import read_token_ids
+from gigpo_jax.models.files.json_values import check_folder, read_token_ids
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
 from gigpo_jax.models.text.tokenizer_files import FILES, read_stop_strings, read_tokenizer_files
-
-if TYPE_CHECKING:
-    from gigpo_jax.models.text.token_bytes import TokenBytes
 
 # Stands for a response while the text after it is rendered. A private character: no tokenizer's
 # template looks for it.
@@ -30,6 +26,7 @@ class Tokenizer:
     """A tokenizer with the chat template that its model was trained on.
 
     Attributes:
+      backend: tokenizer of the `tokenizers` library.
       vocab_size: 1 + the highest token id.
       num_rows: rows that an embedding must have; special tokens that are never used need none.
       stop_token_ids: ids that end a response: first the one that the chat template writes after a
@@ -38,12 +35,6 @@ class Tokenizer:
       opened_text: text that the generation prompt begins every response with, such as "<think>\n";
         "" for most models.
     """
-
-    vocab_size: int
-    num_rows: int
-    stop_token_ids: tuple[int, ...]
-    source: str
-    opened_text: str
 
     def __init__(
         self,
@@ -73,7 +64,7 @@ class Tokenizer:
         Raises:
           InputError: the chat template fails on a short message, or has no such switch.
         """
-        self._tokenizer = backend
+        self.backend = backend
         self._files = dict(files or {})
         self.source = source
         pad = backend.token_to_id(special_tokens.get("pad_token", ""))
@@ -107,7 +98,7 @@ class Tokenizer:
             for name in (self._turn_end(), special_tokens.get("eos_token", ""))
         ]
         ids = [end for end in ends if end is not None]
-        self.stop_token_ids = tuple(dict.fromkeys([*ids, *stop_token_ids]))
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ids, *stop_token_ids]))
         self.opened_text = self._opened_text()
         # Texts cannot write special tokens: one that neither the template nor an end has is unused,
         # such as Gemma 3's image token, whose id is behind the embedding of its text models.
@@ -117,16 +108,9 @@ class Tokenizer:
         special -= {number for text in texts for number in self.encode(text)}
         self.num_rows = 1 + max({*backend.get_vocab(with_added_tokens=True).values()} - special)
 
-    def has_vocabulary_of(self, other: "Tokenizer") -> bool:
-        """Tests whether both have the same token ids."""
-        vocabularies = [
-            tokenizer._tokenizer.get_vocab(with_added_tokens=True) for tokenizer in (self, other)
-        ]
-        return vocabularies[0] == vocabularies[1]
-
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`; special tokens in it are recognised, and none are added."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self.backend.encode(text, add_special_tokens=False).ids
 
     def encode_plain(self, text: str) -> list[int]:
         """Returns the ids of a text that is no chat, to be continued.
@@ -134,16 +118,16 @@ class Tokenizer:
         They begin with the BOS token if the tokenizer adds one, such as Llama 3's; chats have it
         from their template.
         """
-        return self._tokenizer.encode(text).ids
+        return self.backend.encode(text).ids
 
     def encode_chat(
         self, user_text: str, *, system: str = "", mark: str = "", special: str = ""
     ) -> list[int]:
-        """Returns the ids of a chat of one user message.
+        """Returns the ids of a chat of one user message, with the generation prompt.
 
-        The generation prompt is included. Special tokens in the message lose their meaning:
-        "<|im_end|>" becomes "< |im_end|>". Every `mark` in it, if there is one, becomes the special
-        tokens `special`. A `system` message, with the same marks, stands before it unless it is "".
+        Special tokens in the message lose their meaning: "<|im_end|>" becomes "< |im_end|>". Every
+        `mark` in it, if there is one, becomes the special tokens `special`. A `system` message,
+        with the same marks, stands before it unless it is "".
 
         Raises:
           InputError: the tokenizer has no chat template, or the template refuses the message.
@@ -165,7 +149,7 @@ class Tokenizer:
         except InputError:  # no template, or one for a single message
             return ""
         rest = text.partition(RESPONSE_PLACE)[2].lstrip()
-        tokens = self._tokenizer.get_added_tokens_decoder().values()
+        tokens = self.backend.get_added_tokens_decoder().values()
         # The longest: one token may begin another.
         return max(
             (token.content for token in tokens if rest.startswith(token.content)),
@@ -186,24 +170,6 @@ class Tokenizer:
         before, place, _ = history.partition(RESPONSE_PLACE)
         return prompt[len(before) :] if place and prompt.startswith(before) else ""
 
-    def continue_response(self, text: str) -> str:
-        """Returns the part of a whole response that is written behind `opened_text`."""
-        letters = "".join(self.opened_text.split())
-        if not letters:
-            return text
-        # Spaces between tags do not count: templates put line breaks there.
-        opened = re.match(r"\s*".join(map(re.escape, letters)) + r"\s*", text)
-        return text[opened.end() :] if opened else text
-
-    def end_text(self, response: Sequence[int]) -> str:
-        """Returns the stop token that ends a response, spelled, or "" if none ends it.
-
-        A response may also end at its limit of tokens or with a stop string.
-        """
-        if len(response) and response[-1] in self.stop_token_ids:
-            return self.token(int(response[-1])) or ""
-        return ""
-
     def break_text(self, text: str, mark: str, special: str) -> str:
         """Breaks up special tokens of a message; marks become `special`, as in `encode_chat`."""
         # Split before special tokens are broken up, so that only those of `special` stay whole.
@@ -213,14 +179,9 @@ class Tokenizer:
     def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
         """Returns the text of a chat with the generation prompt; `encode` gives the ids.
 
-        Special tokens in messages and tools lose their meaning, as in `encode_chat`.
-
-        Args:
-          messages: messages with "role" and "content", and other keys that the template reads.
-          tools: definitions of functions, JSON values, for templates that show them.
-
-        Raises:
-          InputError: as `encode_chat`.
+        Messages have "role", "content" and other keys that the template reads; `tools` are
+        definitions of functions, JSON values, for templates that show them. Special tokens in them
+        lose their meaning, as in `encode_chat`, and errors are the same.
         """
         broken_tools = self._break_special(tools)
         return self._render(self._template, self._break_special(messages), broken_tools)
@@ -272,29 +233,15 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, keep_special: bool = False) -> str:
         """Returns the text of token ids, without special tokens unless they are kept."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=not keep_special)
+        return self.backend.decode(list(ids), skip_special_tokens=not keep_special)
 
     def token_id(self, token: str) -> int | None:
         """Returns a token's id by exact spelling, or None."""
-        return self._tokenizer.token_to_id(token)
+        return self.backend.token_to_id(token)
 
     def token(self, token_id: int) -> str | None:
         """Returns the exact spelling of a token, or None."""
-        return self._tokenizer.id_to_token(token_id)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes that a token stands for; none for an id without a token.
-
-        A token of a part of a character has its part. A special token has its name.
-        """
-        return self._token_bytes(token_id)
-
-    @functools.cached_property
-    def _token_bytes(self) -> "TokenBytes":
-        # Here: few programs ask for bytes.
-        from gigpo_jax.models.text.token_bytes import TokenBytes
-
-        return TokenBytes(self._tokenizer)
+        return self.backend.id_to_token(token_id)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the tokenizer's files into a folder, which is made if needed."""
@@ -312,13 +259,7 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
     Raises:
       InputError: the folder or a file is missing or broken, or as for `Tokenizer`.
     """
-    folder = pathlib.Path(path)
-    if not folder.is_dir():
-        raise InputError(
-            "no such model folder",
-            key=folder,
-            fix="give the path of a downloaded Hugging Face model",
-        )
+    folder = check_folder(path)
     files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
     # The two that every folder has; the others depend on the kind of tokenizer.
     for name in FILES[:2]:
@@ -369,18 +310,13 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int, path: str | pathlib.Path) -> int:
-    """Checks that every used token id has a row of the model's embedding.
-
-    Args:
-      tokenizer: tokenizer.
-      vocab_size: rows of the embedding.
-      path: folder of the model, for the message.
+    """Checks that every used token id has one of the `vocab_size` rows of the model's embedding.
 
     Returns:
       `DecoderConfig.num_tokens` of the model: 0 if the embedding has no more rows.
 
     Raises:
-      InputError: there are token ids beyond the embedding.
+      InputError: there are token ids beyond the embedding; `path` is the model's.
     """
     if tokenizer.num_rows > vocab_size:
         raise InputError(

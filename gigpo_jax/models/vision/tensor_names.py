@@ -1,6 +1,6 @@
 """The names of a vision tower's tensors in published files."""
 
-from gigpo_jax.models.linears import VISION_LINEARS
+from gigpo_jax.models.vision.linears import VISION_LINEARS
 from gigpo_jax.models.vision.vision_config import VL, VL3, VisionConfig
 
 _LAYER = {"attention_norm": "norm1", "mlp_norm": "norm2"}

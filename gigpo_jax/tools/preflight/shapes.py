@@ -20,8 +20,8 @@ from gigpo_jax.learner.packed_images import image_capacity
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
-from gigpo_jax.models.files.folders import describe_source
 from gigpo_jax.models.files.hf_config import read_config
+from gigpo_jax.models.files.hub import describe_source
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT, PUBLISHED_VISION
 from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.models.vision.vision import Images

@@ -182,7 +182,7 @@ def test_a_stop_string_over_several_tokens_ends_the_response_where_it_is_complet
 def test_a_stop_string_that_is_one_token_stops_on_the_device(engine):
     async def stop_ids():
         return engine._make_request(
-            [1], SamplingParams(max_tokens=4, stop_strings=("</b>", "xy"))
+            [1], SamplingParams(max_tokens=4, stop_strings=("</b>", "xy")), None, None
         ).stop_ids
 
     assert run(stop_ids()) == [[59]]

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import pytest
+from gigpo_jax.env_bridge.conversation_prompts import make_conversation
+from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 
 from gigpo_jax.engines.endpoint.server import Endpoint
 from gigpo_jax.env_bridge.actions import is_admissible, parse_tagged, response_text
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
 from gigpo_jax.env_bridge.prompts import History, Instruct
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer

@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from gigpo_jax.models.text.continuation import encode_continuation
+from gigpo_jax.models.text.token_bytes import TokenBytes
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.tools.import_gguf.command import main
 
@@ -135,7 +136,7 @@ def test_a_chat_continues_as_a_whole_one(tmp_path):
     ]
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert ids == theirs.apply_chat_template(messages, return_dict=False)
-    assert ours.token_bytes(ours.encode("☃")[-1]) == b"\x83"
+    assert TokenBytes(ours.backend)(ours.encode("☃")[-1]) == b"\x83"
 
 
 def test_a_file_without_a_space_before_texts(tmp_path):
