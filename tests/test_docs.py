@@ -19,7 +19,8 @@ from gigpo_jax.core.commands import MODES, TOOLS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.agents import AGENTS
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.registry import ENVIRONMENTS
 from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm

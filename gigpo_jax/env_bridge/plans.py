@@ -11,7 +11,8 @@ from typing import Any
 from gigpo_jax.core.method_table import METHOD_PLANS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import Compact, PromptTemplate
 
 Parser = Callable[[str], Response]
 

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from gigpo_jax.env_bridge.agents import Agent, Examples
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import PromptInput
 
 # A model that continues the transcript would invent the environment's answer; the response ends
 # before it.

@@ -4,12 +4,15 @@ import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.settings import Rule
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
+from gigpo_jax.env_bridge.prompts import PromptTemplate
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.instructions import Instruct
 
 # Types whose values a user may write in a wider form: a path for a text, a list for a tuple.
 _ACCEPTED_TYPES: dict[type, Any] = {
@@ -147,7 +150,7 @@ class Environment:
     write: Callable[[str], str] | None = None
     action_tags: tuple[str, ...] = ("action",)
     answer_prefix: str = ""
-    about: Instruct | None = None
+    about: "Instruct | None" = None
     examples: ExampleGames | None = None
     beliefs: StatedBeliefs | None = None
     harness: bool = False

@@ -1,6 +1,6 @@
 """Introductions of environments for agents with prompts of their own."""
 
-from gigpo_jax.env_bridge.prompts import Instruct
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.envs.registry import spec
 
 

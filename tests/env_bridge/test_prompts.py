@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.image_marks import number_images
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompt_building import build_prompt, fit_prompt
-from gigpo_jax.env_bridge.prompts import Compact, Event, History, Instruct, Prompt, PromptInput
+from gigpo_jax.env_bridge.prompts import Compact, Event, History, Prompt, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.alfworld.prompt import COMPACT, FULL, shorten
+from gigpo_jax.envs.alfworld.full_prompt import FULL
+from gigpo_jax.envs.alfworld.prompt import COMPACT, shorten
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 
 FIRST = (

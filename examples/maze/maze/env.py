@@ -9,7 +9,8 @@ from functools import partial
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.env_bridge.base import check_fractions, check_whole
-from gigpo_jax.env_bridge.prompts import Compact, Instruct
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.envs.entry_types import Environment, Option
 

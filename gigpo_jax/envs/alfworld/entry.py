@@ -2,18 +2,21 @@
 
 from functools import partial
 
+from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.alfworld.anchors import ANCHOR
-from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST, COMPACT, FULL, TAGGED
+from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option, StatedBeliefs
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.alfworld.env:make",
-    styles={
-        "full": FULL,
-        "tagged": TAGGED,
-        "compact": COMPACT,
-    },
+    styles=ReferenceTable(
+        {
+            "full": "gigpo_jax.envs.alfworld.full_prompt:FULL",
+            "tagged": "gigpo_jax.envs.alfworld.full_prompt:TAGGED",
+            "compact": "gigpo_jax.envs.alfworld.prompt:COMPACT",
+        }
+    ),
     parse=partial(parse_tagged, fallback_chars=30),
     expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
     generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",

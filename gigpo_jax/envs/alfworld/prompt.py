@@ -1,10 +1,9 @@
 """Prompts of ALFWorld."""
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+from gigpo_jax.env_bridge.prompts import Compact
 
 _HEADER = re.compile(r"-= .*? =-\s*")
 _TASK = re.compile(r"\s*Your task is to:.*", re.DOTALL)
@@ -39,11 +38,6 @@ def shorten(text: str) -> str:
     return " ".join(word for word in _WORD.findall(text.lower()) if word not in _FILLER_WORDS)
 
 
-FULL = Instruct(
-    intro="You are in a house that is simulated in text, and you act in it by short commands.",
-    hidden=("help",),
-)
-TAGGED = replace(FULL, thought=TAGGED_THOUGHT)
 COMPACT = Compact(
     shorten=shorten,
     hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")),

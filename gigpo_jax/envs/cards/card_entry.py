@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gigpo_jax.env_bridge.prompts import Instruct
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.envs.cards import responses
 from gigpo_jax.envs.cards.prompt import Rules
 from gigpo_jax.envs.entry_types import Environment, Option

@@ -4,7 +4,8 @@ from functools import partial
 
 from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct
+from gigpo_jax.env_bridge.instructions import TAGGED_THOUGHT, Instruct
+from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.envs.entry_types import Environment, Option
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
 

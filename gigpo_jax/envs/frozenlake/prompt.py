@@ -1,6 +1,6 @@
 """Prompts of FrozenLake."""
 
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Instruct
+from gigpo_jax.env_bridge.instructions import TAGGED_THOUGHT, Instruct
 
 # A cell of the observation; the agent's own cell has one of the three last letters.
 ICE, HOLE, GOAL, AGENT, AGENT_IN_HOLE, AGENT_AT_GOAL = "_OGPX√"

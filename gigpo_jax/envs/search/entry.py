@@ -1,7 +1,7 @@
 """The entry of search-augmented question answering."""
 
 from gigpo_jax.core.settings import one_of
-from gigpo_jax.env_bridge.prompts import Instruct
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option
 from gigpo_jax.envs.search.actions import parse_response, write_response
 from gigpo_jax.envs.search.prompt import (

@@ -1,6 +1,7 @@
 """Prompts of shell tasks."""
 
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Compact, Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import TAGGED_THOUGHT, Instruct
+from gigpo_jax.env_bridge.prompts import Compact, PromptInput
 
 INTRO = (
     "You work in a folder with bash, one command at a time. There is no network, and only this "

@@ -2,7 +2,8 @@
 
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.conversations import Conversation
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.envs.sokoban.engine.room import ACTIONS
 

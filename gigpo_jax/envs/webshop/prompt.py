@@ -4,7 +4,8 @@ import math
 import re
 from dataclasses import replace
 
-from gigpo_jax.env_bridge.prompts import TAGGED_THOUGHT, Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import TAGGED_THOUGHT, Instruct
+from gigpo_jax.env_bridge.prompts import PromptInput
 
 _SEPARATOR = re.compile(r"'? \[sep\] '?|\n")
 _LINE_MARKS = re.compile(r"\[/?(?:clicked )?button_?\]")

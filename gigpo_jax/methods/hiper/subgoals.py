@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.plans import Parser, PlanKind
-from gigpo_jax.env_bridge.prompts import Instruct, PromptTemplate
+from gigpo_jax.env_bridge.prompts import PromptTemplate
 
 SUBGOAL = "subgoal"  # value of `env.plan`
 _REQUEST = (

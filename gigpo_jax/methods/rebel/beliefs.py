@@ -16,8 +16,9 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
 from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.plans import Parser, PlanKind
-from gigpo_jax.env_bridge.prompts import Compact, Instruct, PromptTemplate
+from gigpo_jax.env_bridge.prompts import Compact, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.entry_types import Environment

@@ -6,7 +6,8 @@ The wording is ours.
 from dataclasses import dataclass, replace
 
 from gigpo_jax.env_bridge.agents import REFLECTIONS
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.react import REACT, write_transcript
 
 

@@ -6,7 +6,8 @@ from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
-from gigpo_jax.env_bridge.prompts import Compact, Instruct
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.envs import registry
 
 KEYS = part_keys(

@@ -11,7 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 from gigpo_jax.engines.base import request_key
-from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import History, PromptInput, PromptTemplate
 from gigpo_jax.env_bridge.react import write_transcript
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.rollout.episode import EngineFailure, EpisodeRunner

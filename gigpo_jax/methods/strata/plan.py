@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require_steps
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.plans import PlanKind
-from gigpo_jax.env_bridge.prompts import Instruct, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.prompts import PromptInput, PromptTemplate
 from gigpo_jax.methods.mem_agent.keys import check_summary_length
 
 STRATEGY = "strategy"  # value of `env.plan`

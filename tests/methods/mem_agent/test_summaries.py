@@ -11,9 +11,10 @@ from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, make_conversation
+from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompt_building import build_prompt
-from gigpo_jax.env_bridge.prompts import History, Instruct, PromptInput
+from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.mem_agent.episode_part import SummariesPart

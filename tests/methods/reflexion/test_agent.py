@@ -1,7 +1,8 @@
 """The exact prompt for a reflection."""
 
 from gigpo_jax.env_bridge.agents import describe_reflections
-from gigpo_jax.env_bridge.prompts import Event, Instruct, PromptInput
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompts import Event, PromptInput
 from gigpo_jax.methods.reflexion.agent import Reflection
 
 HOUSE = Instruct("You are in a house.", hidden=("help",))

@@ -8,12 +8,13 @@ from typing import Any
 
 import jax
 import pytest
-from gigpo_jax.env_bridge.conversation_prompts import make_conversation
-from gigpo_jax.env_bridge.step_prompts import build_step_prompt
 
 from gigpo_jax.engines.endpoint.server import Endpoint
 from gigpo_jax.env_bridge.actions import is_admissible, parse_tagged, response_text
-from gigpo_jax.env_bridge.prompts import History, Instruct
+from gigpo_jax.env_bridge.conversations import make_conversation
+from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.prompt_building import build_prompt
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.models import decoder
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
@@ -131,7 +132,7 @@ def test_names_in_prompts_and_responses(ours: Tokenizer, theirs: Any) -> None:
     template = Instruct("You act in rooms.")
     history = History(2)
     for action in actions:
-        prompt = build_step_prompt(template, first, history, encode=encode, limit=4096)
+        prompt = build_prompt(template, first, history, encode=encode, limit=4096)
         assert prompt.cut == ""
         assert all(name in prompt.text for name in NAMES)
         message = {"role": "user", "content": break_special(prompt.text)}
@@ -146,7 +147,7 @@ def test_names_in_conversations(ours: Tokenizer, theirs: Any) -> None:
     messages: list[dict[str, str]] = []
     for name in NAMES:
         observation = Observation(f"You see {name}.", "", (f"take {name}",), f"find {NAMES[0]}")
-        prompt = build_step_prompt(template, observation, history, encode=encode, limit=4096)
+        prompt = build_prompt(template, observation, history, encode=encode, limit=4096)
         last = prompt.exchanges[-1]
         if last.system:
             messages.append({"role": "system", "content": break_special(last.system)})
