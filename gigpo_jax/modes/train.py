@@ -167,9 +167,9 @@ class Trainer:
             resources.enter_context(self.timers.compilation())
             self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
             resources.callback(self.checkpoints.close)
-            # Before the writer and the worker: it says where metrics.jsonl is cut, and which
-            # weights the engine gets.
+            # Before writer and worker: it says where metrics.jsonl ends, and the engine's weights.
             covered = self._restore()
+            self._print_estimate()
             with show_stage("compiling the programs of checkpoints"):
                 self.checkpoints.compile_programs(self.learner.checkpoint_parts())
             self.writer = MetricsWriter(host_folder(workdir), **covered)
@@ -224,8 +224,8 @@ class Trainer:
             self._resources.close()
 
     def _print_estimate(self) -> None:
-        """Prints what a long run on CPUs needs."""
-        if jax.default_backend() == "cpu" and jax.process_count() == 1:
+        """Prints what a long run on CPUs needs, before programs compile for minutes."""
+        if self.done == 0 and jax.default_backend() == "cpu" and jax.process_count() == 1:
             estimate = describe_cpu_estimate(self.config, self._shape, self.flops, measure_flops())
             if estimate:
                 report.say(estimate)
@@ -234,7 +234,6 @@ class Trainer:
         """Makes all remaining iterations."""
         if self.done == 0:
             report.print_start(self.config, self.workdir, len(self.tasks))
-            self._print_estimate()
             self.writer.text(0, "config", as_code_block(str(self.config)))
             self.record(await self.evaluate(last=True))
         else:

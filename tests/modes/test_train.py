@@ -21,6 +21,7 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.run import cpu_estimate
 from gigpo_jax.run.loggers.glossary import describe_metric
 from tests.metrics import records
 from tests.models.files import hub_server
@@ -483,6 +484,7 @@ def test_a_signal_drops_an_update_in_pieces(
 ) -> None:
     # As for a large model on a CPU: each microbatch is a device call.
     monkeypatch.setattr(programs, "SLOW_FLOP", 0)
+    monkeypatch.setattr(cpu_estimate, "LONG_HOURS", 0)
     words = [*flags, "--config.checkpoint.every=1", "--config.train.iterations=2"]
     learn = Learner.learn
 
@@ -501,6 +503,8 @@ def test_a_signal_drops_an_update_in_pieces(
         143,
         "stopped in the update of iteration 2; the same command continues after iteration 1",
     )
+    # Before the engine's programs compile, and this line.
+    assert 0 <= stopped.stdout.find("estimate: ") < stopped.stdout.index("gigpo on example")
     assert [record["step"] for record in records(tmp_path)] == [0, 1]
     done = run(tmp_path, "train", *words)
     assert done.returncode == 0, done.stderr
