@@ -26,7 +26,7 @@ def check_model_settings(config: ConfigDict, shape: DecoderConfig, longest_tree:
         reason = ""
         if shape.delta is not None:
             reason = "the model has layers with states, which read one text after the other"
-        elif any(shape.layer_windows(longest_tree)):
+        elif shape.num_window_layers and shape.sliding_window < longest_tree:
             window = shape.sliding_window
             reason = f"the model has sliding windows of {window} tokens, trees of texts none"
         if reason:

@@ -1,4 +1,4 @@
-"""Memory of what few runs have: vision towers, experts, and masks of trees of texts."""
+"""Memory of what few runs have: towers, experts, windows, states, masks of trees of texts."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.delta_layer import state_bytes
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
+from gigpo_jax.models.window_cache import window_length
 
 
 def mask_bytes(config: ConfigDict, row_count: int) -> float:
@@ -64,3 +66,27 @@ def tower_bytes(
         layer_numbers = kept_numbers("dots", vision)
         prefill_bytes = tokens_bytes(prompt_tokens, layer_numbers, config.engine.dtype)
     return max(update_bytes, prefill_bytes)
+
+
+def slot_bytes(
+    config: ConfigDict, shape: DecoderConfig, slot_tokens: int, layer_bytes: int
+) -> float:
+    """Bytes of a slot's windows and states.
+
+    Args:
+      config: Resolved config.
+      shape: Shape of the model.
+      slot_tokens: Tokens of the slot in layers that see whole texts.
+      layer_bytes: Bytes of a token's keys and values in a layer.
+    """
+    engine = config.engine
+    total = 0.0
+    if shape.num_window_layers:
+        rows = min(max(engine.prefill_rows), engine.slots)
+        window = shape.sliding_window
+        length = window_length(window, slot_tokens, engine.prefill_chunk, rows)
+        total += shape.num_window_layers * layer_bytes * length
+    if shape.delta is not None:
+        # Beside each state there is a checkpoint.
+        total += (2 if engine.prefill_chunk else 1) * state_bytes(shape)
+    return total

@@ -138,20 +138,19 @@ def engine_estimate(
         config.sampling.max_prompt_tokens + config.sampling.max_response_tokens,
         config.engine.prefill_chunk,
     )
-    # Keys and values.
-    depth = shape.num_layers - shape.num_delta_layers
-    token_bytes = 2 * depth * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    # Keys and values of a layer, then of all that see whole texts.
+    layer_bytes = 2 * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    depth = shape.num_layers - shape.num_delta_layers - shape.num_window_layers
+    token_bytes = depth * layer_bytes
     if config.model.replay_routes and shape.experts is not None:
         from gigpo_jax.models.routes import route_dtype
 
         token_bytes += shape.route_width * route_dtype(shape.experts.count).itemsize
     cache_bytes = token_bytes * config.engine.slots * slot_tokens
-    if shape.delta is not None:
-        from gigpo_jax.models.delta_layer import state_bytes
+    if shape.layer_types:
+        from gigpo_jax.devices.feature_memory import slot_bytes
 
-        # Beside each state there is a checkpoint.
-        copies = 2 if config.engine.prefill_chunk else 1
-        cache_bytes += config.engine.slots * copies * state_bytes(shape)
+        cache_bytes += config.engine.slots * slot_bytes(config, shape, slot_tokens, layer_bytes)
     return {
         "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
         # Slots are spread over the devices of a host, heads over those that share the weights: in

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.cache import to_compute_dtype
-from gigpo_jax.models.masks import BLOCK, MASKED, MIXED, causal_segment_mask
+from gigpo_jax.models.masks import BLOCK, MASKED, MIXED, causal_segment_mask, visible_entries
 
 # Rows or bands with fewer float32 queries stay whole: cutting them would change the last digits of
 # published runs.
@@ -96,7 +96,7 @@ def cached_attention(
     layer: jax.Array | int,
     positions: jax.Array,
     kernels: str | None = None,
-    window: jax.Array | int | None = None,
+    window: int = 0,
 ) -> jax.Array:
     """Computes attention of one new token per slot over the slot's cache, the token included.
 
@@ -110,7 +110,7 @@ def cached_attention(
       positions: [S] i32 index of the new token; later entries of the cache are masked. C or more: a
         slot without a new token.
       kernels: result of `kernels_for` for the device that this is compiled for; None: plain XLA.
-      window: entries that a token sees, its own included; None: all up to its own.
+      window: tokens that a token sees, its own included, in a `window_cache`; 0: all up to it.
 
     Returns:
       [S, H, K] in the dtype of `query`.
@@ -119,7 +119,7 @@ def cached_attention(
         # Takes a second to import, and only GPUs need it.
         from gigpo_jax.models import decode_kernel
 
-        if window is None and decode_kernel.fits(query, key):
+        if not window and decode_kernel.fits(query, key):
             return decode_kernel.decode_attention(query, key, value, layer, positions)
     # A loop over blocks reads only as far as the slots are filled. A cache of one block needs none.
     if key.shape[3] > BLOCK:
@@ -135,10 +135,7 @@ def cached_attention(
     query = query.reshape(slots, groups, heads // groups, head_dim)
     scores = jnp.einsum("sgrk,sgck->sgrc", query, key, preferred_element_type=jnp.float32)
     # [S, 1, 1, C]. A slot without a new token sees all entries: its result is finite, and dropped.
-    visible = jnp.arange(length) <= positions[:, None]
-    if window is not None:
-        visible &= jnp.arange(length) > positions[:, None] - window
-    visible = visible[:, None, None]
+    visible = visible_entries(jnp.arange(length), positions, length, window)[:, None, None]
     probs = jax.nn.softmax(jnp.where(visible, scores * head_dim**-0.5, MASKED), axis=-1)
     out = jnp.einsum(
         "sgrc,sgck->sgrk", probs.astype(query.dtype), value, preferred_element_type=jnp.float32

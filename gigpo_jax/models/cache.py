@@ -25,13 +25,14 @@ class KVCache:
 
     Attributes:
       key: [L, S, G, C, K] of the compute dtype, or the bits of bfloat16; rotary applied. L counts
-        the layers with attention.
+        the layers whose attention sees whole texts.
       value: [L, S, G, C, K] of the same dtype.
       routes: [L', S, 1, C, k] of `route_dtype`, experts of each token in the L' layers that have
         experts; None: they are not kept.
       states: `DeltaState` of the layers without attention; None for models that have none.
       checkpoints: such states before the last chunk of each slot's prompt, for prompts that
         continue them; None: not kept.
+      windows: cache of the layers that see a window, see `window_cache`; None if there are none.
     """
 
     key: jax.Array
@@ -39,6 +40,7 @@ class KVCache:
     routes: jax.Array | None = None
     states: Any = None
     checkpoints: Any = None
+    windows: "KVCache | None" = None
 
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:

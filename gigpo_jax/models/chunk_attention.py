@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models.cache import constrain_order, to_compute_dtype
-from gigpo_jax.models.masks import BLOCK, MASKED
+from gigpo_jax.models.masks import BLOCK, MASKED, visible_entries
 
 
 def chunk_attention(
@@ -14,7 +14,7 @@ def chunk_attention(
     layer: jax.Array | int,
     slots: jax.Array | None,
     positions: jax.Array,
-    window: jax.Array | int | None = None,
+    window: int = 0,
 ) -> jax.Array:
     """Computes attention of chunks of sequences over their slots' cache.
 
@@ -29,7 +29,7 @@ def chunk_attention(
       layer: index of the layer.
       slots: [B] i32, the slot of each row; None: row b is in slot b.
       positions: [B, T] i32, indices in the slot; later entries are masked. C or more: padding.
-      window: entries that a token sees, its own included; None: all up to its own.
+      window: tokens as for `attention.cached_attention`.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
@@ -53,16 +53,14 @@ def chunk_attention(
         # The last block may overlap the one before it; entries count in their first block.
         start = jnp.minimum(index * block, capacity - block)
         entry = start + jnp.arange(block)
-        visible = (entry <= positions[..., None]) & (entry >= index * block)
-        if window is not None:
-            visible &= entry > positions[..., None] - window
+        visible = visible_entries(entry, positions, capacity, window) & (entry >= index * block)
         scores = jnp.einsum(
             "btgrk,bgck->bgtrc", query, read_block(key, start), preferred_element_type=jnp.float32
         )
         scores = jnp.where(visible[:, None, :, None], scores * head_dim**-0.5, MASKED)
         # A block that is masked for a query changes nothing: `decay` is 1, and exp(MASKED -
         # highest) is 0. Entry 0 is visible to every query, so the maximum is a real score from
-        # block 0 on. In a window it is one from the first visible block on: there `decay` is 0,
+        # block 0 on. With a window it is one from the first visible block on: there `decay` is 0,
         # which takes away what masked blocks added.
         new_highest = jnp.maximum(highest, jnp.max(scores, axis=-1))
         # Sums of earlier blocks were taken relative to the old maximum: `decay` makes them relative
@@ -78,25 +76,15 @@ def chunk_attention(
         new_total = total * decay + jnp.sum(probs, axis=-1)
         return out * decay[..., None] + mixed, new_highest, new_total
 
-    first_block, num_blocks = _visible_blocks(positions, capacity, block, window)
+    # Padding does not count: its positions, C or more, would make every call read the whole cache.
+    filled = jnp.max(jnp.where(positions < capacity, positions, 0)) + 1
+    num_blocks = -(-capacity // block) if window else (filled + block - 1) // block
     shape = (rows, groups, length, heads // groups)
     # float32 in every compute dtype: each block multiplies the sums by `decay` once more.
     carry = (jnp.zeros((*shape, head_dim)), jnp.full(shape, MASKED), jnp.zeros(shape))
-    out, _, total = jax.lax.fori_loop(first_block, num_blocks, add_block, carry)
+    out, _, total = jax.lax.fori_loop(0, num_blocks, add_block, carry)
     out = jnp.swapaxes(out / total[..., None], 1, 2)
     return out.reshape(rows, length, heads, head_dim).astype(query.dtype)
-
-
-def _visible_blocks(
-    positions: jax.Array, capacity: int, block: int, window: jax.Array | int | None
-) -> tuple[jax.Array | int, jax.Array]:
-    """Returns the first block that a token of the chunk sees, and the index behind the last one."""
-    # Padding does not count: its positions, C or more, would make every call read the whole cache.
-    filled = jnp.max(jnp.where(positions < capacity, positions, 0)) + 1
-    num_blocks = (filled + block - 1) // block
-    if window is None:
-        return 0, num_blocks
-    return jnp.maximum(jnp.min(positions) + 1 - window, 0) // block, num_blocks
 
 
 def _block_size(capacity: int) -> int:

@@ -10,7 +10,7 @@ from gigpo_jax.models.chunk_attention import chunk_attention
 from gigpo_jax.models.chunk_cache import write_chunk_routes, write_chunks
 from gigpo_jax.models.decoder import apply_final_norm, embed_tokens, score_tokens
 from gigpo_jax.models.decoder_config import DecoderConfig
-from gigpo_jax.models.decoding import cache_window, run_layers
+from gigpo_jax.models.decoding import run_layers
 from gigpo_jax.models.execution import Experts
 from gigpo_jax.models.layer import Params, select_last
 from gigpo_jax.models.rotary import model_angles
@@ -63,21 +63,24 @@ def extend(
     positions = jnp.where(offsets < lengths[:, None], indices, capacity)
 
     def attend(
-        index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
+        window: int, index: jax.Array, cache: KVCache, *arrays: jax.Array
     ) -> tuple[jax.Array, KVCache]:
+        query, key, value = arrays
         # Written first: rows of this call may be chunks of one prompt, and a later chunk reads the
         # keys of the earlier ones.
-        cache = write_chunks(cache, key, value, index, slots, starts)
-        window = cache_window(config, capacity, index)
+        if window:
+            from gigpo_jax.models.window_cache import write_window_tokens
+
+            cache = write_window_tokens(cache, (key, value), index, slots, positions, capacity)
+        else:
+            cache = write_chunks(cache, key, value, index, slots, starts)
         mixed = chunk_attention(query, cache.key, cache.value, index, slots, positions, window)
         return mixed, cache
 
     def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:
         from gigpo_jax.models.delta_chunks import ChunkRows, mix_chunks
 
-        no_ends = jnp.full_like(slots, cache.key.shape[1])
-        rows = ChunkRows(lengths, slots, starts, no_ends if ends is None else ends)
-        return mix_chunks(config, cache, index, rows, *arrays)
+        return mix_chunks(config, cache, index, ChunkRows(lengths, slots, starts, ends), *arrays)
 
     if rotary_positions is None or config.vision is None:
         angles = model_angles(config, indices if rotary_positions is None else rotary_positions)

@@ -7,7 +7,6 @@ stack of their own, "dense_layers". The dtype of the computation may differ from
 norm statistics, rotary embedding and softmax are always float32.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +28,7 @@ from gigpo_jax.models.parameters import active_param_count as active_param_count
 from gigpo_jax.models.parameters import init_params as init_params
 from gigpo_jax.models.parameters import logical_axes as logical_axes
 from gigpo_jax.models.parameters import param_count as param_count
-from gigpo_jax.models.rotary import Rotary, model_angles, take_angles
+from gigpo_jax.models.rotary import Angles, model_angles
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision import Features, Images
@@ -92,18 +91,20 @@ class ModelResult(NamedTuple):
 
     Attributes:
       hidden: [B, T, D] after the final norm; with `lengths`, of the last tokens, [B, D].
-      keys_values: keys and values, each [L, B, T, G, K], of layers with attention; None without
-        `lengths`.
+      keys_values: keys and values, each [L, B, T, G, K], of layers that see whole texts; None
+        without `lengths`.
       routes: [L', B, T, k] i32, experts of the tokens in each layer that has experts; None unless
         they are kept.
       states: `DeltaState` [M, B, ...] of layers without attention; None without `lengths`, and for
         models that have none.
+      window_keys_values: keys and values of layers that see a window, likewise.
     """
 
     hidden: jax.Array
     keys_values: Any
     routes: Any
     states: Any = None
+    window_keys_values: Any = None
 
 
 def run_model(
@@ -150,23 +151,21 @@ def run_model(
     selects_in_last = are_apart and not keeps_routes
     last_select = select if selects_in_last else select_all
     layer_routes = None if routes is None else _split_routes(config, routes)
-    outputs: list[Any] = []
-    states: list[Any] = []
+    outputs: dict[str, list[Any]] = {"text": [], "window": [], "state": []}
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
         if are_apart:
             x, results = layers.run_apart(run, x, *inputs, last_select)
         else:
             x, results = layers.run_stacked(run, x, *inputs)
-        if run.stack == DELTA_LAYERS:
-            states += [result[0] for result in results]
-        else:
-            outputs += results
+        outputs[run.cache] += results
     hidden = apply_final_norm(config, params, x)
-    keys_values = _join_runs([output[0] for output in outputs])
-    chosen = _join_runs([output[1] for output in outputs if output[1] is not None])
+    chosen = _join_runs([output[1] for output in outputs["text"] if output[1] is not None])
     selected = hidden if selects_in_last else select(hidden)
-    return ModelResult(selected, keys_values, chosen, _join_runs(states))
+    texts, windows, states = (
+        _join_runs([result[0] for result in results]) for results in outputs.values()
+    )
+    return ModelResult(selected, texts, chosen, states, windows)
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class _Layers:
 
     config: DecoderConfig
     execution: Execution
-    angles: tuple[Rotary, ...]
+    angles: Angles
     segment_ids: jax.Array
     deep: jax.Array | None
     lengths: jax.Array | None
@@ -197,8 +196,7 @@ class _Layers:
         """Runs stacked layers in a scan; the results of all layers are one."""
         layers, replayed = _slice_run(self.config, run, (stacked, routes))
         length = run.stop - run.start
-        is_numbered = self.deep is not None or len(self.angles) > 1
-        numbers = jnp.arange(run.first, run.first + length) if is_numbered else None
+        numbers = None if self.deep is None else jnp.arange(run.first, run.first + length)
         run_layer = self._layer_function(run, stacked)
         x, result = jax.lax.scan(
             self.execution.add_remat(run_layer),
@@ -229,6 +227,12 @@ class _Layers:
 
     def _layer_function(self, run: LayerRun, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
         graph = layer_graph(self.config, adapted_linears(layers), run.stack)
+        if run.stack == DELTA_LAYERS:
+            from gigpo_jax.models.delta_layer import text_mixer
+
+            attend = text_mixer(self.config, self.segment_ids, self.lengths)
+        else:
+            attend = self._attend_function(run.kind.window)
 
         def run_layer(
             x: jax.Array,
@@ -239,13 +243,8 @@ class _Layers:
             # The name under which the policy "offload" moves the input of a layer to the host.
             x = checkpoint_name(x, INPUT)
             layer = nnx.merge(graph, params)
-            angles = take_angles(self.config, self.angles, number)
-            attend = self._attend_function(number)
-            if run.stack == DELTA_LAYERS:
-                from gigpo_jax.models.delta_layer import text_mixer
-
-                attend = text_mixer(self.config, self.segment_ids, self.lengths)
             experts = self.execution.experts
+            angles = self.angles[run.kind]
             x, keys_values, chosen = layer(x, angles, attend, select, experts, replayed)
             if self.deep is not None:
                 from gigpo_jax.models.vision.vision import add_deep_features
@@ -256,24 +255,19 @@ class _Layers:
 
         return run_layer
 
-    def _attend_function(self, number: jax.Array | int | None) -> Callable[..., Any]:
-        """Returns attention of a layer, by its index in the model."""
+    def _attend_function(self, window: int) -> Callable[..., Any]:
+        """Returns attention of layers with a window; 0: without."""
+        longest = self.execution.max_segment
         length = self.segment_ids.shape[-1]
-        windows = self.config.layer_windows(min(self.execution.max_segment or length, length))
-        if any(windows) and self.segment_ids.ndim == 3:
+        if window >= min(longest or length, length):
+            window = 0
+        if window and self.segment_ids.ndim == 3:
             raise ValueError("segments of trees have no sliding windows")
-        kinds = list(dict.fromkeys(windows))
-        mix = functools.partial(self.execution.attention, max_segment=self.execution.max_segment)
 
         def attend(*arrays: jax.Array) -> tuple[jax.Array, Any]:
-            if len(kinds) == 1 or isinstance(number, int):
-                window = windows[number if isinstance(number, int) else 0]
-                mixed = mix(*arrays, self.segment_ids, window=window)
-            else:
-                # Kernels take the window as a part of the program.
-                branches = [functools.partial(mix, window=window) for window in kinds]
-                index = jnp.array([kinds.index(window) for window in windows])[number]
-                mixed = jax.lax.switch(index, branches, *arrays, self.segment_ids)
+            mixed = self.execution.attention(
+                *arrays, self.segment_ids, max_segment=longest, window=window
+            )
             # Training needs no keys and values; as results of the scan they would be stored for all
             # layers.
             return mixed, None if self.lengths is None else arrays[1:]

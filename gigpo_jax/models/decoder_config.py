@@ -3,6 +3,7 @@
 `families` has what models of one `model_type` have in common.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,19 +63,30 @@ class AttentionKind(NamedTuple):
 
 
 class LayerRun(NamedTuple):
-    """Neighbouring layers of one stack.
+    """Neighbouring layers of one stack and one kind.
 
     Attributes:
       stack: key of the stack in the parameters that holds them.
+      kind: their attention.
       start: index of the first one in the stack.
       stop: index behind the last one in the stack.
       first: index of the first one in the model.
+      place: index of the first one among the layers with the same `cache`.
     """
 
     stack: str
+    kind: AttentionKind
     start: int
     stop: int
     first: int
+    place: int
+
+    @property
+    def cache(self) -> str:
+        """What the layers keep: keys and values of a "text", or of a "window", or a "state"."""
+        if self.stack == DELTA_LAYERS:
+            return "state"
+        return "window" if self.kind.window else "text"
 
 
 @dataclass(frozen=True)
@@ -161,26 +173,19 @@ class DecoderConfig:
 
     @property
     def attention_kinds(self) -> tuple[AttentionKind, ...]:
-        """The kinds of attention of the layers, each once."""
+        """The kind of attention of each layer; full attention for layers without any."""
         kinds = {
             FULL: AttentionKind(self.rope_theta, self.rope_scaling),
+            LINEAR: AttentionKind(self.rope_theta, self.rope_scaling),
             UNROTATED: AttentionKind(0.0),
             SLIDING: AttentionKind(self.sliding_theta, window=self.sliding_window),
         }
-        names = dict.fromkeys(self.layer_types or (FULL,))
-        return tuple(kinds[name] for name in names if name != LINEAR)
+        return tuple(kinds[name] for name in self.layer_types or (FULL,) * self.num_layers)
 
     @property
-    def attention_indices(self) -> tuple[int, ...]:
-        """Index in `attention_kinds` of each layer's kind; 0 for layers without attention."""
-        names = [name for name in dict.fromkeys(self.layer_types) if name != LINEAR]
-        indices = [names.index(name) if name != LINEAR else 0 for name in self.layer_types]
-        return tuple(indices) or (0,) * self.num_layers
-
-    def layer_windows(self, limit: int) -> tuple[int, ...]:
-        """Returns the window of each layer; 0 where texts of `limit` tokens fit in it."""
-        windows = [self.attention_kinds[index].window for index in self.attention_indices]
-        return tuple(window if window < limit else 0 for window in windows)
+    def num_window_layers(self) -> int:
+        """Number of layers that see a window of tokens."""
+        return self.layer_types.count(SLIDING)
 
     @property
     def route_width(self) -> int:
@@ -196,17 +201,20 @@ class DecoderConfig:
 
     @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The layers in their order, as one run where all are of one stack."""
+        """The layers in their order, as one run where all are of one stack and one kind."""
         runs: list[LayerRun] = []
         ends = dict.fromkeys(STACKS, 0)
-        for layer in range(self.num_layers):
+        places: Counter[str] = Counter()
+        for layer, kind in enumerate(self.attention_kinds):
             has_experts = self.experts is None or self.experts.has_experts(layer)
             stack = LAYERS if has_experts else DENSE_LAYERS
             if self.layer_types and self.layer_types[layer] == LINEAR:
                 stack = DELTA_LAYERS
-            if not runs or runs[-1].stack != stack:
-                runs.append(LayerRun(stack, ends[stack], ends[stack], layer))
+            run = LayerRun(stack, kind, ends[stack], ends[stack], layer, 0)
+            if not runs or runs[-1][:2] != run[:2]:
+                runs.append(run._replace(place=places[run.cache]))
             ends[stack] += 1
+            places[run.cache] += 1
             runs[-1] = runs[-1]._replace(stop=ends[stack])
         return tuple(runs)
 

@@ -16,7 +16,7 @@ from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig,
 from gigpo_jax.models.execution import Execution, Experts
 from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
 from gigpo_jax.models.layers import adapted_linears
-from gigpo_jax.models.rotary import Rotary, model_angles, take_angles
+from gigpo_jax.models.rotary import Angles, model_angles
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision import Features, Images
@@ -29,21 +29,28 @@ def init_cache(
     dtype: Any = jnp.float32,
     *,
     keeps_routes: bool = False,
-    keeps_checkpoints: bool = False,
+    prefill_chunk: int = 0,
+    rows: int = 1,
 ) -> KVCache:
     """Makes an empty cache for `slots` sequences of at most `length` tokens each.
 
-    With `keeps_routes` the cache of a model with experts has room for the experts of every token,
-    with `keeps_checkpoints` the cache of a model with states for its checkpoints.
+    With `keeps_routes` the cache of a model with experts has room for the experts of every token.
+    If prompts are read in chunks, `rows` of them in a call, states have checkpoints.
     """
-    depth = config.num_layers - config.num_delta_layers
+    depth = config.num_layers - config.num_delta_layers - config.num_window_layers
     shape = (depth, slots, config.num_kv_heads, length, config.head_dim)
+    windows = None
+    if config.num_window_layers:
+        from gigpo_jax.models.window_cache import init_windows, window_length
+
+        held = window_length(config.sliding_window, length, prefill_chunk, rows)
+        windows = init_windows(config, slots, held, dtype)
     states = checkpoints = None
     if config.delta is not None:
         from gigpo_jax.models.delta_layer import init_states
 
         states = init_states(config, slots)
-        checkpoints = init_states(config, slots) if keeps_checkpoints else None
+        checkpoints = init_states(config, slots) if prefill_chunk else None
     routes = None
     if keeps_routes and config.experts is not None:
         from gigpo_jax.models.routes import route_dtype
@@ -52,7 +59,7 @@ def init_cache(
         routes_shape = (depth, slots, 1, length, config.experts.per_token)
         routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
     entries = (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-    return KVCache(*entries, routes, states, checkpoints)
+    return KVCache(*entries, routes, states, checkpoints, windows)
 
 
 def prefill(
@@ -95,8 +102,13 @@ def prefill(
         lengths,
         keeps_routes=cache.routes is not None,
     )
-    keys, values = result.keys_values
-    cache = write_prompts(cache, keys, values, slots)
+    if result.keys_values is not None:
+        key, value = result.keys_values
+        cache = write_prompts(cache, key, value, slots)
+    if cache.windows is not None:
+        from gigpo_jax.models.window_cache import write_prompt_windows
+
+        cache = write_prompt_windows(cache, result.window_keys_values, lengths, slots)
     if cache.routes is not None:
         from gigpo_jax.models.routes import write_prompt_routes
 
@@ -138,11 +150,16 @@ def decode(
     capacity = cache.key.shape[3]
 
     def attend(
-        index: jax.Array, cache: KVCache, query: jax.Array, key: jax.Array, value: jax.Array
+        window: int, index: jax.Array, cache: KVCache, *arrays: jax.Array
     ) -> tuple[jax.Array, KVCache]:
+        query, key, value = arrays
         # Written first, because a token attends to itself too.
-        cache = write_tokens(cache, key, value, index, positions)
-        window = cache_window(config, capacity, index)
+        if window:
+            from gigpo_jax.models.window_cache import write_window_token
+
+            cache = write_window_token(cache, key, value, index, positions, capacity)
+        else:
+            cache = write_tokens(cache, key, value, index, positions)
         mixed = cached_attention(query, cache.key, cache.value, index, positions, kernels, window)
         return mixed, cache
 
@@ -169,7 +186,7 @@ def run_layers(
     params: Params,
     cache: KVCache,
     x: jax.Array,
-    angles: tuple[Rotary, ...],
+    angles: Angles,
     attend: Callable,
     write_routes: Callable,
     select: Select = select_all,
@@ -184,8 +201,8 @@ def run_layers(
       cache: the cache.
       x: [..., D] embeddings.
       angles: result of `model_angles`.
-      attend: function (index of the layer in the cache, cache, query, key, value) -> (mixed values,
-        cache).
+      attend: function (window of the layer, its index in the cache, cache, query, key, value) ->
+        (mixed values, cache); layers with a window have the cache `windows`.
       write_routes: function (index of the layer among those with experts, cache, experts of the
         tokens [..., k]) -> cache; called if the cache has room for them.
       select: selection of the tokens in the result.
@@ -212,14 +229,18 @@ def run_layers(
             x, cache = carry
             # `index` counts the layers of the stack, `number` those of the whole model.
             number = index + (run.first - run.start)
-            # Models with layers without attention have all others in one stack.
-            place = number if config.delta is None else index
-            mixer = mix if run.stack == DELTA_LAYERS else attend
-            assert mixer is not None
-            attend_layer = functools.partial(mixer, place, cache)
-            layer_angles = take_angles(config, angles, number)
+            place = index + (run.place - run.start)
+            window = run.kind.window
+            store = cache.windows if window else cache
+            assert store is not None
+            if run.stack == DELTA_LAYERS:
+                assert mix is not None
+                attend_layer = functools.partial(mix, place, store)
+            else:
+                attend_layer = functools.partial(attend, window, place, store)
             layer = nnx.merge(graph, params)
-            x, cache, routes = layer(x, layer_angles, attend_layer, layer_select, experts)
+            x, store, routes = layer(x, angles[run.kind], attend_layer, layer_select, experts)
+            cache = replace(cache, windows=store) if window else store
             if deep is not None:
                 from gigpo_jax.models.vision.vision import add_deep_features
 
@@ -261,19 +282,3 @@ def _run_stack(
         return run_layer(index, jax.tree.map(lambda leaf: leaf[index], layers), carry)
 
     return jax.lax.fori_loop(run.start, run.stop, run_stacked, carry)
-
-
-def cache_window(
-    config: DecoderConfig, capacity: int, layer: jax.Array | int
-) -> jax.Array | int | None:
-    """Returns how many tokens of a cache a layer sees; None: all.
-
-    Caches of sliding layers hold whole texts; a window is a mask, and the blocks before it are not
-    read.
-    """
-    windows = config.layer_windows(capacity)
-    if not any(windows):
-        return None
-    if isinstance(layer, int):
-        return windows[layer] or None
-    return jnp.array([window or capacity for window in windows])[layer]

@@ -30,13 +30,13 @@ class ChunkRows(NamedTuple):
       lengths: tokens of each chunk without padding.
       slots: slot of each chunk; S or more: the row is dropped.
       starts: index in the prompt of the chunk's first token.
-      ends: slot of a chunk with which its prompt ends; S for others.
+      ends: slot of a chunk with which its prompt ends, S for others; None: no prompt ends.
     """
 
     lengths: jax.Array
     slots: jax.Array
     starts: jax.Array
-    ends: jax.Array
+    ends: jax.Array | None
 
 
 def mix_chunks(
@@ -106,19 +106,12 @@ def mix_chunks(
     by_row = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), chunks)
     new_rule, (before, read) = jax.lax.scan(run_row, cache.states.rule, (rows, by_row))
     read = join_chunks(jnp.swapaxes(read, 0, 1), inputs.shape[1])
-    checkpoints = jax.tree.map(
-        lambda store, state: store.at[layer, rows.ends].set(state, mode="drop"),
-        cache.checkpoints,
-        DeltaState(before, earlier),
-    )
-    return read, replace(cache, states=DeltaState(new_rule, new_inputs), checkpoints=checkpoints)
-
-
-def restore_states(cache: KVCache, sources: jax.Array, targets: jax.Array) -> KVCache:
-    """Copies the checkpoints of slots `sources` [N] into the states of `targets` [N]; S: none."""
-    states = jax.tree.map(
-        lambda store, kept: store.at[:, targets].set(kept[:, sources], mode="drop"),
-        cache.states,
-        cache.checkpoints,
-    )
-    return replace(cache, states=states)
+    cache = replace(cache, states=DeltaState(new_rule, new_inputs))
+    if rows.ends is not None:
+        checkpoints = jax.tree.map(
+            lambda store, state: store.at[layer, rows.ends].set(state, mode="drop"),
+            cache.checkpoints,
+            DeltaState(before, earlier),
+        )
+        cache = replace(cache, checkpoints=checkpoints)
+    return read, cache

@@ -124,7 +124,7 @@ class Layer(nnx.Module):
 
         Args:
           x: [..., D] residual stream in the compute dtype.
-          angles: rotation of the layer's queries and keys, result of `rotary.take_angles`.
+          angles: rotation of the layer's queries and keys, one of `rotary.model_angles`.
           attend: function (query [..., H, K], key [..., G, K], value [..., G, K]) -> (mixed values
             [..., H, K], any second result); without attention the `mix` of `apply_mixer`.
           select: selection of the tokens that everything after attention is computed for; it takes

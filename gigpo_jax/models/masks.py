@@ -34,3 +34,14 @@ def causal_segment_mask(segment_ids: jax.Array, window: int = 0) -> jax.Array:
     if window:
         causal &= ~jnp.tril(jnp.ones((length, length), bool), -window)
     return same_segment & causal
+
+
+def visible_entries(
+    entries: jax.Array, positions: jax.Array, length: int, window: int
+) -> jax.Array:
+    """Returns which entries [n] of a cache the tokens at `positions` [...] see, [..., n] bool."""
+    if not window:
+        return entries <= positions[..., None]
+    # In a window's cache newer tokens lie where the oldest ones were: these are out of the window.
+    age = (positions[..., None] - entries) % length
+    return (age < window) & (age <= positions[..., None])

@@ -1,18 +1,18 @@
 """Rotary position embeddings (RoFormer, arXiv 2104.09864, equation 34), in float32."""
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.decoder_config import AttentionKind, DecoderConfig
 
 if TYPE_CHECKING:
     from gigpo_jax.models.rope_scaling import Scaling
 
 Rotary = tuple[jax.Array, jax.Array]  # cosines and sines
+Angles = dict[AttentionKind, Rotary]
 
 
 def rotary_angles(
@@ -43,33 +43,19 @@ def rotary_angles(
     return scaling.amplitude * jnp.cos(angles), scaling.amplitude * jnp.sin(angles)
 
 
-def model_angles(
-    config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()
-) -> tuple[Rotary, ...]:
+def model_angles(config: DecoderConfig, positions: jax.Array, axes: Sequence[int] = ()) -> Angles:
     """Returns `rotary_angles` for heads of the model, for each kind of attention."""
     width = config.rotary_dim or config.head_dim
-    angles = []
-    for theta, scaling, _ in config.attention_kinds:
+    angles = {}
+    for kind in dict.fromkeys(config.attention_kinds):
         # Without a base: no rotation, cosines of 1 and sines of 0.
-        places = positions if theta else jnp.zeros_like(positions)
-        angles.append(rotary_angles(places, width, theta or 1.0, scaling, axes))
-    if config.for_cpu:
-        from gigpo_jax.models.on_cpu import compute_once
+        places = positions if kind.theta else jnp.zeros_like(positions)
+        angles[kind] = rotary_angles(places, width, kind.theta or 1.0, kind.scaling, axes)
+        if config.for_cpu:
+            from gigpo_jax.models.on_cpu import compute_once
 
-        return tuple(jax.tree.map(compute_once, kind) for kind in angles)
-    return tuple(angles)
-
-
-def take_angles(
-    config: DecoderConfig, angles: tuple[Rotary, ...], layer: jax.Array | int | None
-) -> Rotary:
-    """Takes the angles of a layer, by its index in the model, out of a `model_angles` result."""
-    if len(angles) == 1:
-        return angles[0]
-    if isinstance(layer, int):
-        return angles[config.attention_indices[layer]]
-    index = jnp.array(config.attention_indices)[layer]
-    return jax.tree.map(functools.partial(jax.lax.select_n, index), *angles)
+            angles[kind] = jax.tree.map(compute_once, angles[kind])
+    return angles
 
 
 def rotate(x: jax.Array, angles: Rotary) -> jax.Array:

@@ -22,7 +22,7 @@ from gigpo_jax.devices.mesh import AXES, learner_mesh
 from gigpo_jax.devices.server_config import server_tensor
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.models import decoder
-from gigpo_jax.models.published import PUBLISHED
+from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
@@ -78,6 +78,17 @@ def test_the_cache_of_a_prompt_in_chunks_has_room_for_a_padded_last_chunk():
             == 28_672 * 128 * tokens
         )
         assert EngineSettings(slots=128, max_length=2560, prefill_chunk=chunk).capacity == tokens
+
+
+def test_layers_with_windows_have_caches_of_their_windows():
+    config = default_config()
+    shape = PUBLISHED_TEXT["gemma-3-270m-it"]
+    # 15 of 18 layers, of 256 x (key and value) x 2 bytes a token: a window of 512 tokens, and for
+    # chunks as much again and a chunk, or all chunks of a call.
+    for chunk, rows, tokens in ((0, 8, 512), (32, 8, 1056), (32, 32, 1536)):
+        config.engine.prefill_chunk, config.engine.prefill_rows = chunk, (rows,)
+        estimate = memory_estimate(resolve(config), shape, devices=1)
+        assert estimate["KV cache"] == 128 * 1024 * (3 * 2560 + 15 * tokens)
 
 
 def test_first_moments_of_two_bytes():

@@ -174,7 +174,7 @@ def test_attention_by_bands_and_quarters_and_its_gradient(
 
 @pytest.mark.parametrize("window", [7, 40, 130])
 def test_windows_are_a_mask(window: int) -> None:
-    """In bands, in quarters and over the cache, whose first blocks are then not read."""
+    """In bands, in quarters and over the cache, which may have the last tokens alone."""
     length = 600
     rng = np.random.default_rng(2)
     query, key, value = (
@@ -203,11 +203,16 @@ def test_windows_are_a_mask(window: int) -> None:
     slots = np.zeros(1, np.int32)
     mixed = chunk_attention(query, *store, 0, slots, positions, window)
     np.testing.assert_allclose(mixed[0], expected, atol=2e-5)
-    blocks = [jnp.where(np.arange(length)[:, None] < 224, jnp.nan, x) for x in store]
-    mixed = chunk_attention(query[:, 550:], *blocks, 0, slots, positions[:, 550:], window)
+    # Caches of the last tokens alone.
+    places = np.arange(length)
+    rings = []
+    for size in (window + 49, window):
+        newest = places[-size:]
+        rings.append([x[:, :, :, newest[np.argsort(newest % size)]] for x in store])
+    mixed = chunk_attention(query[:, 550:], *rings[0], 0, slots, positions[:, 550:], window)
     np.testing.assert_allclose(mixed[0], expected[550:], atol=2e-5)
     part = [x[:, :, :, :200] for x in store]
-    for stored, position in ((part, 150), (store, 599)):
+    for stored, position in ((part, 150), (store, 599), (rings[1], 599)):
         place = np.array([position])
-        mixed = cached_attention(query[:, position], *stored, 0, place, None, jnp.int32(window))
+        mixed = cached_attention(query[:, position], *stored, 0, place, None, window)
         np.testing.assert_allclose(mixed[0], expected[position], atol=2e-5)

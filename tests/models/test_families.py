@@ -27,9 +27,12 @@ LENGTH = 24  # four windows
 TOKENS = np.random.default_rng(3).integers(1, 61, (2, LENGTH))
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The cache of a window of 6 tokens has room for as much again and a chunk of 5, or for all texts.
+@pytest.mark.parametrize(("name", "chunk"), [("smollm3", 5), ("gemma3", 5), ("gemma3", 300)])
 @pytest.mark.parametrize("form", ["stacked", "apart", pytest.param("cpu", marks=pytest.mark.slow)])
-def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, form: str) -> None:
+def test_prompts_chunks_and_single_tokens_equal_the_whole_text(
+    name: str, chunk: int, form: str
+) -> None:
     config = SMALL[name]
     params = random_params(config)
     for_cpu = form == "cpu"
@@ -40,18 +43,22 @@ def test_prompts_chunks_and_single_tokens_equal_the_whole_text(name: str, form: 
     if for_cpu:
         config, params = on_cpus(config, params)
     # Longer than a block of attention over the cache.
-    cache = decoding.init_cache(config, 2, 300, BITS if for_cpu else jnp.float32)
+    dtype = BITS if for_cpu else jnp.float32
+    cache = decoding.init_cache(config, 2, 300, dtype, prefill_chunk=chunk)
+    if name == "gemma3":
+        windows = (3, {5: 17, 300: 300}[chunk])
+        assert (cache.key.shape[::3], cache.windows.key.shape[::3]) == ((1, 300), windows)
     slots = np.array([1, 0])
     starts = np.zeros(2, np.int32)
     lengths = np.array([9, 9])
-    prompts = TOKENS[:, :9]
+    prompts = np.pad(TOKENS[:, :9], [(0, 0), (0, 5)])
     read, cache = jax.jit(functools.partial(decoding.prefill, config))(
         params, cache, prompts, lengths, slots
     )
     np.testing.assert_allclose(read, expected[:, 8], atol=atol)
-    chunk = jax.jit(functools.partial(extend, config))
+    read_chunk = jax.jit(functools.partial(extend, config))
     for start in (9, 14):
-        read, cache = chunk(
+        read, cache = read_chunk(
             params, cache, TOKENS[:, start : start + 5], starts + 5, slots, starts + start
         )
         np.testing.assert_allclose(read, expected[:, start + 4], atol=atol)

@@ -88,15 +88,3 @@ def copy_prefix_chunks(programs: Programs, chunks: np.ndarray) -> None:
 
     # Without parameters: a copy reads no weights.
     programs.run_step(("copy", len(chunks)), copy_step, {}, chunks, (SLOTS,))
-
-
-def restore_prefix_states(programs: Programs, slots: np.ndarray) -> None:
-    """Copies checkpoints [partitions * N, 2] i32: source slot, target slot (S: nothing)."""
-    from gigpo_jax.models.delta_chunks import restore_states
-
-    def restore_step(
-        _params: Any, cache: Any, state: Any, slots: jax.Array
-    ) -> tuple[Any, Any, jax.Array]:
-        return restore_states(cache, *slots.T), state, slots
-
-    programs.run_step(("restore", len(slots)), restore_step, {}, slots, (SLOTS,))

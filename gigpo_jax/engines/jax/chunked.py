@@ -2,14 +2,13 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from gigpo_jax.engines.jax.chunk_programs import (
     copy_prefix_chunks,
-    restore_prefix_states,
     run_prefill_chunks,
 )
 from gigpo_jax.engines.jax.prefixes import Prefill
@@ -18,8 +17,10 @@ from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_request
 from gigpo_jax.engines.request import Request
 
+if TYPE_CHECKING:
+    from gigpo_jax.engines.jax.prefix_ends import PrefixEnds
+
 COPIES = 32  # chunks of a partition that a device call copies
-RESTORES = 8  # slots of a partition whose states a device call copies
 
 
 class ChunkReader:
@@ -28,7 +29,7 @@ class ChunkReader:
     Attributes:
       chunk: Length of a chunk, tokens.
       last_start: Largest first index of a chunk; it is written whole, with its padding.
-      has_states: Whether the model has layers with states.
+      ends: Copier of what only the ends of prompts have; None: there is nothing.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ChunkReader:
         chunk: int,
         capacity: int,
         make_image_rows: MakeImageRows | None,
+        ends: "PrefixEnds | None",
     ) -> None:
         """Stores the shapes of the device calls.
 
@@ -52,6 +54,7 @@ class ChunkReader:
           chunk: Length of a chunk, tokens.
           capacity: Length of the cache, tokens.
           make_image_rows: Constructor of image inputs; None for a text-only model.
+          ends: Copier of what only the ends of prompts have; None: there is nothing.
         """
         self._programs = programs
         self._partitions = partitions
@@ -59,14 +62,14 @@ class ChunkReader:
         self._rows = rows
         self.chunk = chunk
         self.last_start = capacity - chunk
-        self.has_states = programs.config.delta is not None
+        self.ends = ends
         self._make_image_rows = make_image_rows
 
     def warmup(self, params: Any) -> None:
         """Compiles the programs."""
         self._copy_batch([[]] * self._partitions)
-        if self.has_states:
-            self._restore_batch([[]] * self._partitions)
+        if self.ends is not None:
+            self.ends.warmup()
         self._read_batch(params, [[]] * self._partitions)
 
     def read_prompts(
@@ -82,25 +85,22 @@ class ChunkReader:
         # The sort is stable. In a wave, copies stay in the order of the prefills: a slot is read
         # for an earlier prefill before a later one overwrites it.
         in_order = sorted(placed_requests, key=_prefill_wave)
-        for _, wave in itertools.groupby(in_order, key=_prefill_wave):
-            # (source slot, target slot, first token), (source slot, target slot) and
-            # (request, slot, first token)
+        for wave in (list(group) for _, group in itertools.groupby(in_order, key=_prefill_wave)):
+            # (source slot, target slot, first token) and (request, slot, first token)
             copies: list[list[tuple[int, int, int]]] = [[] for _ in range(self._partitions)]
-            restores: list[list[tuple[int, int]]] = [[] for _ in range(self._partitions)]
             chunks: list[list[tuple[Request, int, int]]] = [[] for _ in range(self._partitions)]
             for prefill, request in wave:
                 partition, slot = divmod(prefill.slot, self._partition_slots)
                 if prefill.source is not None:
                     source = prefill.source % self._partition_slots
                     copies[partition] += [(source, slot, i * self.chunk) for i in prefill.copies]
-                    restores[partition].append((source, slot))
                 for start in range(prefill.start, request.prompt.size, self.chunk):
                     chunks[partition].append((request, prefill.slot, start))
             # Copies before reads: a chunk may extend a prefix that is copied in the same wave.
             for copy_batch in _split_batches(copies, COPIES):
                 self._copy_batch(copy_batch)
-            for restore_batch in _split_batches(restores, RESTORES) if self.has_states else ():
-                self._restore_batch(restore_batch)
+            if self.ends is not None:
+                self.ends.copy(prefill for prefill, _ in wave)
             for chunk_batch in _split_batches(chunks, self._rows):
                 # No result is fetched here, so that the device works while the host packs the next
                 # batch.
@@ -113,12 +113,6 @@ class ChunkReader:
         for rows, copies in zip(chunks, batch, strict=True):
             rows[: len(copies)] = np.reshape(copies, (-1, 3))
         copy_prefix_chunks(self._programs, chunks.reshape(-1, 3))
-
-    def _restore_batch(self, batch: list[list[tuple[int, int]]]) -> None:
-        slots = np.full((self._partitions, RESTORES, 2), (0, self._partition_slots), np.int32)
-        for rows, restores in zip(slots, batch, strict=True):
-            rows[: len(restores)] = np.reshape(restores, (-1, 2))
-        restore_prefix_states(self._programs, slots.reshape(-1, 2))
 
     def _read_batch(
         self, params: Any, batch: list[list[tuple[Request, int, int]]]

@@ -53,8 +53,8 @@ class HeldTokens:
         is_pure = completion.versions is None
         if not self._keeps_responses or not is_pure or request.cancelled:
             return
-        # Behind a stop string the device went on, and a state cannot go back.
-        if self.reader.has_states and completion.tokens.size < len(request.tokens):
+        ends = self.reader.ends
+        if ends is not None and not ends.can_continue(request, completion.tokens.size):
             return
         # Never with the last token, which the cache has only where the device went on behind a stop
         # string. It does so by chance, and the bits of a token that is read are others.
@@ -85,7 +85,7 @@ class HeldTokens:
                 continue
             slot, held_tokens = continued
             assign_slot(slot, request)
-            self.prefixes.continue_slot(slot)
+            self.prefixes.forget_end(slot)
             # In the first wave: the slot's shared chunks, those of its first prompt, keep their
             # bits.
             placed_requests.append((Prefill(slot, None, range(0), held_tokens, 0), request))
@@ -94,6 +94,8 @@ class HeldTokens:
         for request in new_requests:
             offered_slots = self.kept.offer_slots(free_slots())
             prefill = self.prefixes.place_prefill(request.prefix_content, offered_slots)
+            if self.reader.ends is not None and not self.reader.ends.outlasts(request):
+                self.prefixes.forget_end(prefill.slot)
             self.kept.give_up(prefill.slot)
             assign_slot(prefill.slot, request)
             placed_requests.append((prefill, request))
@@ -107,6 +109,11 @@ def hold_tokens(
     make_image_rows: MakeImageRows | None,
 ) -> HeldTokens:
     """Makes the table of an engine with prefill in chunks; arguments as for `PromptReader`."""
+    ends = None
+    if programs.config.delta is not None or programs.config.num_window_layers:
+        from gigpo_jax.engines.jax.prefix_ends import PrefixEnds
+
+        ends = PrefixEnds(programs, settings, partitions)
     reader = ChunkReader(
         programs,
         slots=settings.slots,
@@ -115,8 +122,12 @@ def hold_tokens(
         chunk=settings.prefill_chunk,
         capacity=settings.capacity,
         make_image_rows=make_image_rows,
+        ends=ends,
     )
     prefixes = PrefixTable(
-        settings.slots, partitions, settings.prefill_chunk, has_states=reader.has_states
+        settings.slots,
+        partitions,
+        settings.prefill_chunk,
+        ends_only=ends is not None and ends.are_only,
     )
     return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)

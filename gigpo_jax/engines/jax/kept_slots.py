@@ -37,12 +37,7 @@ class KeptSlots:
     """
 
     def __init__(self, chunk: int, last_start: int) -> None:
-        """Creates a table without slots.
-
-        Args:
-          chunk: Length of a chunk in which prompts are read, tokens.
-          last_start: Largest first index of a chunk.
-        """
+        """Creates a table for prompts that are read in chunks, the last from `last_start` on."""
         self.given_up = 0
         self._chunk = chunk
         self._last_start = last_start

@@ -37,16 +37,14 @@ class PrefixTable:
     whether they are copied or computed.
     """
 
-    def __init__(
-        self, slots: int, partitions: int, chunk: int, *, has_states: bool = False
-    ) -> None:
+    def __init__(self, slots: int, partitions: int, chunk: int, *, ends_only: bool = False) -> None:
         """Creates empty slots; slots of different partitions share nothing.
 
-        With `has_states` a prompt continues another one only behind its last whole chunk, where the
-        slot has a checkpoint.
+        With `ends_only` a prompt continues another one only behind its last whole chunk: the states
+        and windows behind earlier ones are gone.
         """
         self._chunk = chunk
-        self._has_states = has_states
+        self._ends_only = ends_only
         self._partition_slots = slots // partitions
         self._slot_keys: list[list[bytes]] = [[] for _ in range(slots)]
         # (partition, chunk key) -> slot -> wave in which the slot gets the chunk
@@ -89,7 +87,7 @@ class PrefixTable:
         # the same wave, because copies of a wave precede its reads.
         wave = self._copy_wave[slot]
         source = None
-        if copies or (available and self._has_states):
+        if available and (copies or self._ends_only):
             holders = self._holders[partition, reusable_keys[available - 1]]
             # The source that has the chunks earliest, so that the copy waits for few waves.
             source = min(holders, key=lambda holder: (holders[holder], holder))
@@ -101,9 +99,9 @@ class PrefixTable:
         self._set_slot(slot, keys, len(reusable_keys), wave)
         return Prefill(slot, source, copies, available * self._chunk, wave)
 
-    def continue_slot(self, slot: int) -> None:
-        """Notes that a prompt continues a slot, which overwrites its checkpoint."""
-        if self._has_states:
+    def forget_end(self, slot: int) -> None:
+        """Notes that what a slot has at the end of its prompt alone will be overwritten."""
+        if self._ends_only:
             self._remove_holder(slot)
 
     def _choose_partition(self, keys: Sequence[bytes], free_slots: Sequence[int]) -> int:
@@ -142,7 +140,7 @@ class PrefixTable:
 
     def _set_slot(self, slot: int, keys: list[bytes], reusable: int, wave: int) -> None:
         self._remove_holder(slot)
-        shared_keys = keys[max(reusable - 1, 0) : reusable] if self._has_states else keys
+        shared_keys = keys[max(reusable - 1, 0) : reusable] if self._ends_only else keys
         for key in shared_keys:
             self._holders[slot // self._partition_slots, key][slot] = wave
         self._slot_keys[slot] = keys

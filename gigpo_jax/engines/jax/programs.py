@@ -220,7 +220,8 @@ class Programs:
         """Runs a function of (params, cache, slots, message), and keeps its cache and slots."""
         placement = self.placement
         entries = placement.cache_sharding(self.config.num_kv_heads)
-        cache_shardings = KVCache(entries, entries)
+        windows = KVCache(entries, entries) if self.config.num_window_layers else None
+        cache_shardings = KVCache(entries, entries, windows=windows)
         if self.settings.keeps_routes:
             cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
         if self.config.delta is not None:
@@ -249,17 +250,18 @@ class Programs:
         return result
 
     def _create_state(self) -> tuple[Any, Any]:
-        slots = self.settings.slots
+        settings = self.settings
         cache = decoding.init_cache(
             self.config,
-            slots,
-            self.settings.capacity,
+            settings.slots,
+            settings.capacity,
             self._cache_dtype,
-            keeps_routes=self.settings.keeps_routes,
-            keeps_checkpoints=self.settings.prefill_chunk > 0,
+            keeps_routes=settings.keeps_routes,
+            prefill_chunk=settings.prefill_chunk,
+            rows=settings.rows[-1],
         )
         has_vision = self.config.vision is not None
-        return cache, device_code.init_slots(slots, shifted=has_vision)
+        return cache, device_code.init_slots(settings.slots, shifted=has_vision)
 
 
 def describe_leaves(params: decoder.Params) -> dict[str, str]:

@@ -71,7 +71,7 @@ def test_a_slot_is_filled_anew_only_after_it_was_copied_from() -> None:
 
 
 def test_prompts_with_states_continue_the_last_whole_chunk_alone() -> None:
-    prefixes = PrefixTable(4, 1, CHUNK, has_states=True)
+    prefixes = PrefixTable(4, 1, CHUNK, ends_only=True)
     first = tokens((0, 17))
     longer = tokens((0, 17), (1, 10))
     assert prefixes.place_prefill(first, [0, 1, 2, 3]) == Prefill(0, None, range(0), 0, 0)
@@ -82,7 +82,7 @@ def test_prompts_with_states_continue_the_last_whole_chunk_alone() -> None:
     prefixes.begin_round()
     # The slot has the keys and values itself, and its state goes back.
     assert prefixes.place_prefill(longer, [1]) == Prefill(1, 0, range(0), 16, 0)
-    prefixes.continue_slot(0)
+    prefixes.forget_end(0)
     assert prefixes.place_prefill(first, [3]) == Prefill(3, None, range(0), 0, 0)
     assert prefixes.place_prefill(longer, [0]) == Prefill(0, 1, range(2, 3), 24, 1)
 

@@ -11,15 +11,17 @@ import pytest
 from gigpo_jax.models import lora
 from gigpo_jax.models.decoder_config import (
     FULL,
+    LINEAR,
     SLIDING,
     UNROTATED,
     DecoderConfig,
     ExpertConfig,
 )
+from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
-from gigpo_jax.models.rope_scaling import RopeScaling
+from gigpo_jax.models.rope_scaling import RopeScaling, YarnScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from tests.engines.vllm import serving
 from tests.models.shapes import random_params
@@ -33,6 +35,8 @@ TOKENS = load_tokenizer(serving.TINY).vocab_size
 PADDED = {"vocab_size": TOKENS + 40, "num_tokens": TOKENS}
 # Prompts have more tokens than the window.
 GEMMA = {"layer_types": (SLIDING, FULL), "sliding_window": 8, "query_scalar": 24}
+YARN = {"rope_scaling": YarnScaling(4.0, 16)}
+STATES = {"layer_types": (LINEAR, FULL), "rotary_dim": 16, "delta": DeltaConfig(2, 4, 32, 32)}
 CONFIG = LoraConfig(4, 8.0)
 
 
@@ -46,8 +50,20 @@ CONFIG = LoraConfig(4, 8.0)
         ("qwen3", PADDED, False),
         ("smollm3", {"layer_types": (FULL, UNROTATED)}, False),
         ("gemma3_text", GEMMA, False),
+        ("mistral", YARN, False),
+        ("qwen3_5_text", STATES, False),
     ],
-    ids=["qwen3", "qwen3-adapter", "experts", "llama", "padded", "smollm3", "gemma3"],
+    ids=[
+        "qwen3",
+        "qwen3-adapter",
+        "experts",
+        "llama",
+        "padded",
+        "smollm3",
+        "gemma3",
+        "mistral",
+        "qwen3_5",
+    ],
 )
 def test_log_probabilities_are_the_learners_before_and_after_a_push(
     kind: str, more: dict, adapter: bool, tmp_path: pathlib.Path

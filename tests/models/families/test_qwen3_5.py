@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +20,14 @@ from gigpo_jax.models.chunk_cache import copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
 from gigpo_jax.models.decoder_config import FULL
-from gigpo_jax.models.delta_chunks import restore_states
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.published import PUBLISHED_TEXT
 from gigpo_jax.models.text.tokenizer import load_tokenizer
-from tests.engines.jax.random_model import Letters, run
+from gigpo_jax.models.window_cache import copy_ends
+from tests.engines.jax.random_model import run
 from tests.models.shapes import SMALL, on_cpus, random_params
 
 CONFIG = SMALL["qwen3_5"]
@@ -117,68 +116,6 @@ def test_the_engine_has_the_learners_texts_and_log_probabilities() -> None:
         tokens = completions[number].tokens
         expected = logprobs[ends][np.arange(len(tokens)), tokens]
         np.testing.assert_allclose(completions[number].logprobs, expected, atol=1e-4)
-
-
-CHUNKS = dataclasses.replace(
-    SETTINGS, max_length=96, prefill_buckets=(), prefill_chunk=8, decode_steps=4
-)
-
-
-def ask(engine: JaxEngine, prompt: list[int], number: int, **settings: Any) -> Any:
-    params = SamplingParams(max_tokens=6, key=request_key(0, 0, 0, 0, number), **settings)
-    return engine.generate(prompt, params)
-
-
-def test_prompts_that_share_a_beginning_have_the_same_bits_alone() -> None:
-    """Groups of equal prompts, more than there are slots, and a prompt that is longer."""
-    first, second = ([*range(11), *TOKENS[row, :9].tolist()] for row in range(2))
-    prompts = [first, first, second, first, [*first, 1, 2, 3, 4, 5], second, first[:16]]
-    with JaxEngine(CONFIG, PARAMS, CHUNKS) as engine:
-        engine.warmup()
-        count = engine.compile_count
-        group = run(*(ask(engine, prompt, number) for number, prompt in enumerate(prompts)))
-        # Two whole chunks of each but the first ones of their kind; of the last prompt its one
-        # chunk has no checkpoint.
-        assert engine.reused_tokens == 4 * 16
-        for number, prompt in enumerate(prompts):
-            engine._held.clear()
-            (alone,) = run(ask(engine, prompt, number))
-            assert alone.tokens.tolist() == group[number].tokens.tolist()
-            assert alone.logprobs.tobytes() == group[number].logprobs.tobytes()
-        assert engine.compile_count == count
-    with JaxEngine(CONFIG, PARAMS, SETTINGS) as engine:
-        greedy = {"temperature": 0.0}
-        whole = run(*(ask(engine, prompt, 0, **greedy) for prompt in prompts))
-    with JaxEngine(CONFIG, PARAMS, CHUNKS) as engine:
-        shared = run(*(ask(engine, prompt, 0, **greedy) for prompt in prompts))
-    for one, other in zip(whole, shared, strict=True):
-        assert one.tokens.tolist() == other.tokens.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
-
-
-def test_a_conversation_continues_its_slot_unless_a_stop_string_cut_it() -> None:
-    settings = dataclasses.replace(CHUNKS, keep_responses=True)
-    session = {"session": (1, 1)}
-    prompt = list(range(20))
-    with (
-        JaxEngine(CONFIG, PARAMS, settings, tokenizer=Letters()) as engine,
-        JaxEngine(CONFIG, PARAMS, SETTINGS) as other,
-    ):
-        for turn in range(4):
-            before = engine.reused_tokens
-            stop = ()
-            if turn == 2:
-                # The second of the four tokens of a device call.
-                (plain,) = run(ask(other, prompt, turn))
-                stop = (Letters().decode(plain.tokens[1:3].tolist()),)
-            (response,) = run(ask(engine, prompt, turn, **session, stop_strings=stop))
-            reused = engine.reused_tokens - before
-            assert reused == (0 if turn in (0, 3) else len(prompt) - 3)
-            if turn != 2:
-                (expected,) = run(ask(other, prompt, turn))
-                assert response.tokens.tolist() == expected.tokens.tolist()
-                np.testing.assert_allclose(response.logprobs, expected.logprobs, atol=1e-4)
-            prompt = [*prompt, *response.tokens.tolist(), 7, 8]
 
 
 def test_transformers_continues_an_exported_model_alike(tmp_path: pathlib.Path) -> None:
@@ -287,7 +224,7 @@ def test_chunks_equal_the_whole_text_and_leave_checkpoints(for_cpu: bool) -> Non
     if for_cpu:
         config, params = on_cpus(config, params)
     cache = decoding.init_cache(
-        config, 3, LENGTH, BITS if for_cpu else jnp.float32, keeps_checkpoints=True
+        config, 3, LENGTH, BITS if for_cpu else jnp.float32, prefill_chunk=4
     )
     cache = dataclasses.replace(cache, states=jax.tree.map(jnp.ones_like, cache.states))
     chunk = jax.jit(functools.partial(extend, config))
@@ -312,7 +249,7 @@ def test_chunks_equal_the_whole_text_and_leave_checkpoints(for_cpu: bool) -> Non
     np.testing.assert_allclose(read[0], expected[0, 10], atol=atol)
     # Slot 1 continues text 0 behind its whole chunks, as text 0 does behind its last token.
     cache = copy_chunks(cache, np.array([2, 2]), np.array([1, 1]), np.array([0, 4]), 4)
-    cache = restore_states(cache, np.array([2, 0]), np.array([1, 3]))
+    cache = copy_ends(cache, np.array([2, 0]), np.array([1, 3]))
     read, cache = chunk(
         params,
         cache,
@@ -376,8 +313,12 @@ def test_remat_equals_plain(remat: str) -> None:
 
 def test_layers_differ_by_kind() -> None:
     """The order of the kinds has an effect, and each layer has its own weights."""
-    runs = [(run.stack, run.start, run.stop, run.first) for run in CONFIG.layer_runs]
-    assert runs == [("delta_layers", 0, 2, 0), ("layers", 0, 1, 2), ("delta_layers", 2, 3, 3)]
+    runs = [(run.stack, *run[2:]) for run in CONFIG.layer_runs]
+    assert runs == [
+        ("delta_layers", 0, 2, 0, 0),
+        ("layers", 0, 1, 2, 0),
+        ("delta_layers", 2, 3, 3, 2),
+    ]
     other = dataclasses.replace(
         CONFIG, layer_types=(FULL, *CONFIG.layer_types[:2], CONFIG.layer_types[3])
     )
