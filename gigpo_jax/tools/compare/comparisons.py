@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gigpo_jax.config.keys import KEYS
+from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.tools.compare.runs import Arm, Run, must_equal
@@ -182,7 +184,8 @@ def _read_file(run: Run, file: str) -> _Evaluation:
             key=path,
             fix="make it again with gigpo eval",
         )
-    settings = content["settings"]
+    # Files of older versions have keys under names of that time.
+    settings = with_defaults(content["settings"], KEYS)
     conditions = {key: value for key, value in settings.items() if must_equal(key)}
     conditions |= {key: content[key] for key in ("panel", "sha256", "agent", "tasks")}
     won = np.array(content["outcomes"]["sampled"]["won"], dtype=float)
