@@ -202,6 +202,22 @@ def milliseconds(call: Callable[[], object], repeats: int) -> list[float]:
     return times
 
 
+def measure_catalogue(repeats: int, only: list[str]) -> dict[int, Any]:
+    """Measures all algorithms at two sizes; prints a table each. Results by number of steps."""
+    costs = {}
+    for tasks in (16, 160):
+        columns = with_optional(make_batch(0, tasks, 8, 30), 1)
+        size = len(columns.mask)
+        costs[size] = catalogue(columns, repeats, only)
+        print(f"\n{size} steps{'':15}{'min ms':>12}{'to grpo':>10}{'MB':>10}{'to grpo':>10}")
+        for name, row in costs[size].items():
+            megabytes = row["temporary_bytes"] / 1e6
+            print(
+                f"{name:28}{row['min_ms']:8.2f}{row['time_ratio']:10.2f}{megabytes:10.2f}{row['memory_ratio']:10.2f}"
+            )
+    return costs
+
+
 def main() -> None:
     """Runs the comparison, prints a table and writes the JSON file."""
     parser = argparse.ArgumentParser(
@@ -245,17 +261,7 @@ def main() -> None:
     print(f"{'':24}{'median ms':>12}{'min ms':>12}")
     for name, row in results.items():
         print(f"{name:24}{row['median_ms']:12.2f}{row['min_ms']:12.2f}")
-    costs = {}
-    for tasks in (16, 160):
-        columns = with_optional(make_batch(0, tasks, 8, 30), 1)
-        size = len(columns.mask)
-        costs[size] = catalogue(columns, args.repeats, args.only)
-        print(f"\n{size} steps{'':15}{'min ms':>12}{'to grpo':>10}{'MB':>10}{'to grpo':>10}")
-        for name, row in costs[size].items():
-            megabytes = row["temporary_bytes"] / 1e6
-            print(
-                f"{name:28}{row['min_ms']:8.2f}{row['time_ratio']:10.2f}{megabytes:10.2f}{row['memory_ratio']:10.2f}"
-            )
+    costs = measure_catalogue(args.repeats, args.only)
     record = {
         "steps": rows,
         "goal_ms": GOAL_MS,

@@ -15,6 +15,7 @@ gradient.
 
 import ast
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,30 @@ FUNCTIONS = {
 }
 
 
+def make_batch(episodes: Sequence[Any]) -> dict[str, Any]:
+    """The columns and tokens of saved episodes; learner and reference differ by seeded noise."""
+    steps = [(e, t, step) for e, row in enumerate(episodes) for t, step in enumerate(row.steps)]
+    width = max(len(step.tokens) for _, _, step in steps)
+    lengths = np.array([len(step.tokens) for _, _, step in steps])
+    mask = np.arange(width) < lengths[:, None]
+    behaviour = np.zeros(mask.shape, np.float32)
+    for row, (_, _, step) in zip(behaviour, steps, strict=True):
+        row[: len(step.logprobs)] = step.logprobs
+    rng = np.random.default_rng(0)
+    return {
+        "mask": mask,
+        "behaviour": behaviour,
+        "logprob": behaviour + mask * rng.normal(0, 0.5, mask.shape).astype(np.float32),
+        "reference": behaviour + mask * rng.normal(0, 0.5, mask.shape).astype(np.float32),
+        "reward": np.array([step.reward for _, _, step in steps], np.float32),
+        "penalty": np.array([step.penalty for _, _, step in steps], np.float32),
+        "trajectory": np.array([e for e, _, _ in steps], np.int32),
+        "step": np.array([t for _, t, _ in steps], np.int32),
+        "group": np.array([episodes[e].group for e, _, _ in steps], np.int32),
+        "anchor": np.array([step.anchor for _, _, step in steps]),
+    }
+
+
 def write(source: str, target: str) -> None:
     """Writes a batch as arrays, with our advantages, losses and gradients."""
     import jax
@@ -52,30 +77,12 @@ def write(source: str, target: str) -> None:
     from gigpo_jax.rollout.read_record import read_rollouts
 
     episodes = [episode for episode in read_rollouts(Path(source)).episodes if episode.steps]
-    steps = [(e, t, step) for e, row in enumerate(episodes) for t, step in enumerate(row.steps)]
-    width = max(len(step.tokens) for _, _, step in steps)
-    lengths = np.array([len(step.tokens) for _, _, step in steps])
-    mask = np.arange(width) < lengths[:, None]
-    behaviour = np.zeros(mask.shape, np.float32)
-    for row, (_, _, step) in zip(behaviour, steps, strict=True):
-        row[: len(step.logprobs)] = step.logprobs
-    rng = np.random.default_rng(0)
-    batch: dict[str, Any] = {
-        "mask": mask,
-        "behaviour": behaviour,
-        "logprob": behaviour + mask * rng.normal(0, 0.5, mask.shape).astype(np.float32),
-        "reference": behaviour + mask * rng.normal(0, 0.5, mask.shape).astype(np.float32),
-        "reward": np.array([step.reward for _, _, step in steps], np.float32),
-        "penalty": np.array([step.penalty for _, _, step in steps], np.float32),
-        "trajectory": np.array([e for e, _, _ in steps], np.int32),
-        "step": np.array([t for _, t, _ in steps], np.int32),
-        "group": np.array([episodes[e].group for e, _, _ in steps], np.int32),
-        "anchor": np.array([step.anchor for _, _, step in steps]),
-    }
+    batch = make_batch(episodes)
+    mask, behaviour = batch["mask"], batch["behaviour"]
     columns = StepColumns(
         **{name: batch[name] for name in ("reward", "penalty", "trajectory", "step", "group")},
         anchor=np.array([anchor_hash(text) for text in batch["anchor"]], np.uint32),
-        mask=np.ones(len(steps), bool),
+        mask=np.ones(len(mask), bool),
     )
     settings = LossSettings(CLIP, CLIP, dual_clip=DUAL_CLIP, kl_coef=KL_COEF)
     for preset in PRESETS:
@@ -110,7 +117,7 @@ def write(source: str, target: str) -> None:
             batch[f"{name}/loss"] = np.asarray(value)
             batch[f"{name}/gradient"] = np.asarray(gradient)
     np.savez_compressed(target, **batch)
-    print(f"{len(steps)} steps, {int(mask.sum())} tokens, {len(episodes)} episodes")
+    print(f"{len(mask)} steps, {int(mask.sum())} tokens, {len(episodes)} episodes")
 
 
 def take_functions(folder: Path) -> SimpleNamespace:

@@ -248,9 +248,9 @@ def _add_steps(features: np.ndarray, left: np.ndarray, world: World) -> np.ndarr
     return np.concatenate([features, features * share], 1)
 
 
-def grade_fresh(world: World) -> dict[str, list[float]]:
-    """Correlations by seed of all variants that need no training."""
-    variants: dict[str, Estimate] = {
+def list_variants(world: World) -> dict[str, Estimate]:
+    """The estimates that need the columns alone, by label."""
+    return {
         "base": BASE_ESTIMATE,
         **{f"lam={lam:g}": make_variant(lam=lam) for lam in (0.2, 0.5, 0.8, 1.0)},
         **{
@@ -278,6 +278,11 @@ def grade_fresh(world: World) -> dict[str, list[float]]:
             for count in (0.25, 1.0, 4.0)
         },
     }
+
+
+def grade_fresh(world: World) -> dict[str, list[float]]:
+    """Correlations by seed of all variants that need no training."""
+    variants = list_variants(world)
     grades: dict[str, list[float]] = {}
 
     def add(label: str, estimate: Array, truth: np.ndarray, mask: np.ndarray) -> None:

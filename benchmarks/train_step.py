@@ -137,6 +137,22 @@ def jax_step(shape: Shape, samples: list[Sample]) -> tuple[Callable[[], float], 
     return step, padding
 
 
+def pad_samples(samples: list[Sample]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids and mask with prompts padded on the left, [B, T], and log-probabilities, [B, R]."""
+    prompt = max(len(s.prompt_tokens) for s in samples)
+    response = max(len(s.response_tokens) for s in samples)
+    ids = np.zeros((len(samples), prompt + response), np.int64)
+    mask = np.zeros_like(ids)
+    behaviour = np.zeros((len(samples), response), np.float32)
+    for row, sample in enumerate(samples):
+        length = len(sample.response_tokens)
+        columns = slice(prompt - len(sample.prompt_tokens), prompt + length)
+        ids[row, columns] = np.concatenate([sample.prompt_tokens, sample.response_tokens])
+        mask[row, columns] = 1
+        behaviour[row, :length] = sample.logprobs
+    return ids, mask, behaviour
+
+
 def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable[[], float], float]:
     """The usual padded update with transformers and torch; returns as `jax_step`."""
     import torch
@@ -158,17 +174,9 @@ def torch_step(shape: Shape, samples: list[Sample], rows: int) -> tuple[Callable
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(hf).float().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
-    prompt = max(len(s.prompt_tokens) for s in samples)
-    response = max(len(s.response_tokens) for s in samples)
-    ids = np.zeros((len(samples), prompt + response), np.int64)
-    mask = np.zeros_like(ids)
-    old = np.zeros((len(samples), response), np.float32)
-    for i, s in enumerate(samples):
-        p = len(s.prompt_tokens)
-        r = len(s.response_tokens)
-        columns = slice(prompt - p, prompt + r)
-        ids[i, columns], mask[i, columns] = np.concatenate([s.prompt_tokens, s.response_tokens]), 1
-        old[i, :r] = s.logprobs
+    ids, mask, old = pad_samples(samples)
+    response = old.shape[1]
+    prompt = ids.shape[1] - response
     padding = 1 - mask.sum() / mask.size
     token_ids, attended, behaviour = (torch.from_numpy(x) for x in (ids, mask, old))
     advantage = torch.tensor([[s.advantage] for s in samples])

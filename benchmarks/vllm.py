@@ -151,6 +151,24 @@ def server_cpu_s() -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
+def measure_push(vllm: RemoteEngine, params: decoder.Params, version: int) -> dict[str, float]:
+    """Measures one push of weights."""
+    # In training an update lies between two pushes. vLLM's processes poll for a second after each
+    # call, on cores that the next push needs.
+    time.sleep(POLLING_S)
+    cpu_s = time.process_time()
+    server_s = server_cpu_s()
+    start = time.perf_counter()
+    vllm.update_weights(params, version)
+    return {
+        "push_s": time.perf_counter() - start,
+        "learner_cpu_s": time.process_time() - cpu_s,
+        "server_cpu_s": server_cpu_s() - server_s,
+        "load_s": vllm.last_push["seconds"],
+        "probe": vllm.last_push["probe_difference"],
+    }
+
+
 def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Measures the start, the pushes and, if requested, the speed of one model."""
     config = read_config(TINY) if name == "tiny" else (PUBLISHED | {"135m": SMOLLM2})[name]
@@ -191,24 +209,10 @@ def measure_model(name: str, folder: Path, args: argparse.Namespace) -> dict[str
         }
         result["start_and_first_push_s"] = time.perf_counter() - start
         for version in range(1, args.pushes + 1):
-            # In training an update lies between two pushes. vLLM's processes poll for a second
-            # after each call, on cores that the next push needs.
-            time.sleep(POLLING_S)
-            cpu_s = time.process_time()
-            server_s = server_cpu_s()
-            start = time.perf_counter()
-            vllm.update_weights(params, version)
-            push_s = time.perf_counter() - start
-            push = {
-                "push_s": push_s,
-                "learner_cpu_s": time.process_time() - cpu_s,
-                "server_cpu_s": server_cpu_s() - server_s,
-                "load_s": vllm.last_push["seconds"],
-                "probe": vllm.last_push["probe_difference"],
-            }
+            push = measure_push(vllm, params, version)
             result["pushes"].append(push)
             print(
-                f"{name}: push {push_s:.2f} s, of which check and load {push['load_s']:.2f} s; "
+                f"{name}: push {push['push_s']:.2f} s, of which check and load {push['load_s']:.2f} s; "
                 f"CPU {push['learner_cpu_s']:.2f} s here, {push['server_cpu_s']:.2f} s there",
                 flush=True,
             )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import evidence
-from benchmarks.evidence import EXPERIMENTS, GIGPO, GRPO, ROOT, TABLES, Difference
+from benchmarks.evidence import ROOT, Difference
+from benchmarks.experiments import EXPERIMENTS, GIGPO, GRPO, TABLES
 from gigpo_jax.tools.compare.statistics import MeanFit, make_interval
 
 
