@@ -30,7 +30,7 @@ from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.hosts import Hosts, Stop
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
-from gigpo_jax.run.progress import Bar, show_progress
+from gigpo_jax.run.progress import Bar, format_duration, show_progress
 from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from gigpo_jax.run.workdir import host_folder
 
@@ -225,6 +225,8 @@ class Imitation:
     def _between(self, batch: StepBatch, bar: Bar, interrupts: Interrupts) -> Between:
         """What happens between the device calls of an update."""
         tokens = microbatch_tokens(batch)
+        # If the updates that follow are as large.
+        later_tokens = tokens.sum() * (self.total - self.done - 1)
         begin = time.monotonic()
 
         def between(result: Any, done: int) -> None:
@@ -233,7 +235,11 @@ class Imitation:
             if interrupts.status and jax.process_count() == 1:
                 raise UpdateStopped
             rate = tokens[:done].sum() / (time.monotonic() - begin)
-            bar.note(f"{tokens[:done].sum():,} of {tokens.sum():,} tokens, {rate:.0f} tokens/s")
+            remaining_s = (tokens[done:].sum() + later_tokens) / max(rate, 1e-9)
+            bar.note(
+                f"{tokens[:done].sum():,} of {tokens.sum():,} tokens, {rate:.0f} tokens/s, "
+                f"about {format_duration(remaining_s)} left"
+            )
 
         return between
 

@@ -1,14 +1,17 @@
 """The end of demonstrated responses, and what is held out of few episodes."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from gigpo_jax.config import default_config
+from gigpo_jax.learner import programs
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import DemonstratedTurn, Demonstration
+from gigpo_jax.run.progress import Bar
 from tests.models.shapes import SMALL
 from tests.runs import run
 
@@ -34,3 +37,21 @@ def test_few_episodes_leave_nothing_to_hold_out(tmp_path: Path) -> None:
     done = run(tmp_path / "sft", "sft", f"--out={tmp_path / 'model'}", *flags)
     assert "epoch 1: nothing is held out; from 10 episodes on a tenth of them is" in done.stdout
     assert "held_out_loss" not in (tmp_path / "sft/metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_a_slow_update_says_how_long_the_rest_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a large model on a CPU: each microbatch is a device call.
+    monkeypatch.setattr(programs, "SLOW_FLOP", 0)
+    notes: list[str] = []
+    monkeypatch.setattr(Bar, "note", lambda self, text: notes.append(text))
+    flags = ("--config.sft.episodes=4", "--config.sft.epochs=2", "--config.sft.minibatch=64")
+    assert run(tmp_path / "sft", "sft", f"--out={tmp_path / 'model'}", *flags).returncode == 0
+    lines = [note for note in notes if note.endswith(" left")]
+    for line in lines:
+        assert re.fullmatch(r"[\d,]+ of [\d,]+ tokens, \d+ tokens/s, about \d+ \w+ left", line)
+    # The last microbatch of the last of two updates.
+    assert lines[-1].endswith("about 0 s left")
+    assert not lines[0].endswith("about 0 s left")
