@@ -1,8 +1,9 @@
 """Our engine and the official one play the same commands; all results are compared."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,9 +91,13 @@ def test_the_edges_of_the_rules(tmp_path: Path) -> None:
     assert_same(write_game(tmp_path, ROOM), [provocations(rng), provocations(rng)], 40)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("index", range(12))
+def games(count: int, quick: Collection[int]) -> list[Any]:
+    """The numbers of games, of which only the quick ones are played outside of `make difftest`."""
+    marks = (pytest.mark.long, pytest.mark.timeout(3600))
+    return [pytest.param(n, marks=() if n in quick else marks) for n in range(count)]
+
+
+@pytest.mark.parametrize("index", games(12, (6,)))
 def test_the_edges_of_the_rules_in_generated_games(index: int, seed: int, tmp_path: Path) -> None:
     """All six task types; once from the start, and once after the goal was reached."""
     folder = generate_games(tmp_path, "train", 12, seed=seed, size="full" if index < 6 else "small")
@@ -103,9 +108,7 @@ def test_the_edges_of_the_rules_in_generated_games(index: int, seed: int, tmp_pa
     assert_same(path, [provocations(rng), lambda game: next(done, None) or then(game)], 40)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("index", range(24))
+@pytest.mark.parametrize("index", games(24, (0, 4, 8)))
 def test_generated_games(index: int, seed: int, tmp_path: Path) -> None:
     """All six task types, small and full rooms; the walkthrough and two random walks."""
     split = ("train", "valid_seen", "valid_unseen")[index % 3]
@@ -118,9 +121,7 @@ def test_generated_games(index: int, seed: int, tmp_path: Path) -> None:
     assert_same(path, walks, 60)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("index", range(40))
+@pytest.mark.parametrize("index", games(40, range(4)))
 def test_odd_games(index: int, seed: int, tmp_path: Path) -> None:
     """Facts, names and goals that generated games lack; half of them in the hand-made room."""
     rng = random.Random(f"odd {seed} {index}")
