@@ -91,7 +91,7 @@ def write_window_token(
     positions: jax.Array,
     capacity: int,
 ) -> KVCache:
-    """Writes one token of every slot, as `write_tokens`; other layers have the length `capacity`."""
+    """Writes one token of every slot, as `write_tokens`; `capacity` as for several tokens."""
     slots = jnp.arange(len(positions))
     entries = (key[:, None], value[:, None])
     return write_window_tokens(cache, entries, layer, slots, positions[:, None], capacity)

@@ -13,7 +13,6 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.main import main
 from gigpo_jax.models import decoder, decoding, lora
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunk_cache import copy_chunks
@@ -25,7 +24,6 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.published import PUBLISHED_TEXT
-from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.models.window_cache import copy_ends
 from tests.engines.jax.random_model import run
 from tests.models.shapes import SMALL, on_cpus, random_params
@@ -325,43 +323,3 @@ def test_layers_differ_by_kind() -> None:
     scores = jax.jit(functools.partial(decoder.logits, other))(PARAMS, TOKENS)
     difference = np.abs(scores - SCORE(PARAMS, TOKENS))
     assert difference.max() > 0.1
-
-
-@pytest.mark.slow
-def test_an_iteration_of_training(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
-    words = load_tokenizer("models/sokoban_text_tiny")
-    shape = dataclasses.replace(CONFIG, vocab_size=words.vocab_size)
-    # Logits of such large weights would leave one action.
-    params = jax.tree.map(lambda leaf: 0.3 * leaf, random_params(shape))
-    save_hf(tmp_path / "model", shape, params, tokenizer=words)
-    flags = [
-        "--config=configs/sokoban_text_tiny.py",
-        f"--config.model.path={tmp_path / 'model'}",
-        f"--workdir={tmp_path / 'run'}",
-        "--config.train.iterations=1",
-        "--config.train.groups=2",
-        "--config.train.group_size=2",
-        "--config.train.minibatch=8",
-        "--config.train.save_rollouts=0",
-        "--config.env.max_steps=2",
-        "--config.rl.entropy_coef=0.1",
-        "--config.eval.panel=",
-        "--config.engine.slots=8",
-        "--config.engine.dtype=float32",
-        "--config.model.compute_dtype=float32",
-    ]
-    assert main(["--mode=train", *flags]) == 0
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    (metrics,) = [line for line in map(json.loads, lines) if "policy/loss" in line]
-    assert metrics["policy/behaviour_mismatch"] < 1e-4
-    assert main(["--mode=export", *flags, f"--out={tmp_path / 'trained'}"]) == 0
-    trained_shape, trained = load_hf(tmp_path / "trained")
-    assert trained_shape == shape
-    changes = jax.tree.map(lambda one, two: float(abs(one - two).max()), params, trained)
-    assert min(jax.tree.leaves(changes)) > 0
-
-    capsys.readouterr()
-    trees = ["--config.batch.share_prefixes=True", f"--workdir={tmp_path / 'trees'}"]
-    assert main(["--mode=train", *flags, *trees]) == 2
-    message = "config.batch.share_prefixes=True: the model has layers with states"
-    assert message in capsys.readouterr().err
