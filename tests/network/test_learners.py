@@ -1,6 +1,7 @@
 """Two learners of one run, of which one is cut off or killed."""
 
 import math
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.metrics import records
 from tests.network.hosts import Network
 from tests.network.programs import Process, end, start_learners
 from tests.runs import wait_for_iteration
+from tests.small_disk import SmallDisk
+from tests.test_clock import moved_clock
 
 NAMES = ("learner0", "learner1")
 OWN_FLAGS = (
@@ -22,6 +25,7 @@ OWN_FLAGS = (
     "--config.checkpoint.every=1",
 )
 MARGIN_S = 20  # for threads that wait for a processor
+DISK_KIB = 150  # less than a run needs
 
 
 @pytest.fixture(scope="module")
@@ -108,4 +112,36 @@ def test_the_other_learner_of_one_that_is_killed_ends_and_they_continue(
         assert time.monotonic() - killed_at < limit_s + MARGIN_S
         check_end(ended, 1 - host, host)
         assert "continuing after iteration" in train_to_end(network, workdir, *flags)
+    assert records(workdir) == expected
+
+
+def test_a_full_disk_ends_all_learners_and_they_continue_with_more_space(
+    tmp_path: Path, flags: list[str], expected: list[dict[str, float]], small_disk: SmallDisk
+) -> None:
+    disk = small_disk(DISK_KIB)
+    workdir = disk / "run"
+    with Network(tmp_path, NAMES) as network:
+        ended = end(start_learners(network, NAMES, workdir, *flags, *OWN_FLAGS))
+        assert [status for status, _, _ in ended] == [1, 1], ended
+        for _, _, err in ended:
+            assert "Traceback" not in err, err
+        lines = "".join(out + err for _, out, err in ended)
+        assert "No space left on device" in lines, lines
+        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        train_to_end(network, workdir, *flags)
+    assert records(workdir) == expected
+
+
+def test_a_learner_whose_clock_is_an_hour_ahead_has_equal_metrics(
+    tmp_path: Path, flags: list[str], expected: list[dict[str, float]]
+) -> None:
+    workdir = tmp_path / "run"
+    clock = moved_clock(tmp_path, 3600)
+    Path(clock["MOVE_FILE"]).touch()
+    with Network(tmp_path, NAMES) as network:
+        learners = start_learners(
+            network, NAMES, workdir, *flags, *OWN_FLAGS, environments={"learner1": clock}
+        )
+        ended = end(learners)
+    assert [status for status, _, _ in ended] == [0, 0], ended
     assert records(workdir) == expected
