@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import writes_summaries
 from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
 from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
@@ -200,20 +199,10 @@ class Learner:
         for signal in self.signals:
             fields |= signal.compute_fields(credited)
         weights: Sequence[Any] = [1.0] * len(scored.steps)
-        if config.rl.loss_mean == "episodes":
-            from gigpo_jax.learner.loss_weights import episode_weights
+        if config.rl.loss_mean == "episodes" or self._algorithm.token_weights is not None:
+            from gigpo_jax.learner.loss_weights import sample_weights
 
-            # The bound keeps weights at 1 or more: the loss divides by their sum, or by 1
-            # if that is less.
-            longest = config.env.max_steps * config.sampling.max_response_tokens
-            # At most one before each step, and none is longer than a response may be.
-            longest *= 1 + writes_summaries(config)
-            weights = episode_weights(scored.steps, credited.credit.learned_rows, longest)
-        if self._algorithm.token_weights is not None:
-            from gigpo_jax.learner.loss_weights import with_token_weights
-
-            token_weights = functools.partial(self._algorithm.token_weights, **config.rl.settings)
-            weights = with_token_weights(weights, fields["action_mask"], token_weights)
+            weights = sample_weights(config, self._algorithm, credited, fields)
         return training_samples(scored.samples, credited.credit, weights, fields)
 
     def _scored_fields(self, iteration: int) -> list[str]:

@@ -1,11 +1,39 @@
 """Weights of steps and of tokens in the loss, for configs that do not weigh all tokens alike."""
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from gigpo_jax.config.mix import writes_summaries
+from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.rl.algorithms import Algorithm
 from gigpo_jax.trajectory import Step
+
+
+def sample_weights(
+    config: ConfigDict,
+    algorithm: Algorithm,
+    credited: CreditedSteps,
+    fields: Mapping[str, Sequence[Any]],
+) -> Sequence[float | np.ndarray]:
+    """Weighs the tokens of each step; `fields` are the optional fields of minibatches."""
+    steps = credited.scored.steps
+    weights = [1.0] * len(steps)
+    if config.rl.loss_mean == "episodes":
+        # The bound keeps weights at 1 or more: the loss divides by their sum, or by 1
+        # if that is less.
+        longest = config.env.max_steps * config.sampling.max_response_tokens
+        # At most one before each step, and none is longer than a response may be.
+        longest *= 1 + writes_summaries(config)
+        weights = episode_weights(steps, credited.credit.learned_rows, longest)
+    if algorithm.token_weights is None:
+        return weights
+    token_weights = functools.partial(algorithm.token_weights, **config.rl.settings)
+    return with_token_weights(weights, fields["action_mask"], token_weights)
 
 
 def episode_weights(steps: Sequence[Step], rows: Sequence[int], longest: int) -> list[float]:

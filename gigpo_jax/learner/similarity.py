@@ -13,6 +13,7 @@ Groups are independent and run in worker processes. Nothing here imports jax.
 
 import heapq
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -25,6 +26,8 @@ import numpy as np
 
 from gigpo_jax.env_bridge.processes.fresh import FreshProcess
 from gigpo_jax.env_bridge.types import anchor_hash
+
+WORTH_WORKERS = 512  # states; fewer are grouped faster than worker processes start
 
 
 def least_match(total: int, threshold: float) -> int:
@@ -148,7 +151,7 @@ def similar_anchors(
     group: Sequence[int] | np.ndarray,
     *,
     threshold: float = 0.9,
-    workers: int = 2,
+    workers: int | None = None,
 ) -> np.ndarray:
     """Hashes each state as the first member of its cluster, in lanes [N, 2] u32 of `anchor`.
 
@@ -156,8 +159,10 @@ def similar_anchors(
       states: N anchor states in row order, without masked rows.
       group: task group of each state, [N].
       threshold: threshold of `cluster_groups`.
-      workers: number of processes of `cluster_groups`.
+      workers: number of processes of `cluster_groups`; None: as many as are worth their start.
     """
+    if workers is None:
+        workers = min(os.cpu_count() or 1, 16) if len(states) >= WORTH_WORKERS else 0
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(np.asarray(group).tolist()):
         rows.setdefault(number, []).append(row)

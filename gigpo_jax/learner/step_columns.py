@@ -1,6 +1,5 @@
 """The columns that advantages are computed from: a row for each environment step or summary."""
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import jax
@@ -9,8 +8,6 @@ import numpy as np
 from gigpo_jax.env_bridge.types import anchor_hash
 from gigpo_jax.rl.types import StepColumns, collect_columns
 from gigpo_jax.trajectory import Step
-
-_WORTH_WORKERS = 512  # steps; fewer are grouped faster than worker processes start
 
 # [k of this host, ...] -> [k of all hosts, ...], as `exchange.all_rows`
 JoinRows = Callable[[np.ndarray], np.ndarray]
@@ -69,10 +66,9 @@ def step_columns(
     else:
         from gigpo_jax.learner.similarity import similar_anchors
 
-        workers = min(os.cpu_count() or 1, 16) if len(steps) >= _WORTH_WORKERS else 0
         # A summary has the state of its step in its anchor, and is nothing like the step.
         kinds = 2 * group.astype(np.int64) + [s.turn.is_summary for s in steps]
-        anchor_lanes = similar_anchors(anchors, kinds, threshold=similarity, workers=workers)
+        anchor_lanes = similar_anchors(anchors, kinds, threshold=similarity)
     columns = {
         "reward": np.array([s.turn.reward for s in steps], np.float32),
         "penalty": np.array([s.turn.penalty for s in steps], np.float32),

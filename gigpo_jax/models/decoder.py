@@ -173,10 +173,8 @@ class _Layers:
     """Runs layers over packed rows.
 
     Attributes:
-      config: model shape.
-      execution: dtype, rematerialisation, kernels and sharding.
+      config, execution, segment_ids: arguments of `hidden_states`.
       angles: result of `model_angles`.
-      segment_ids: as for `hidden_states`.
       deep: second result of `insert_images`.
       lengths: [B] i32, as for `run_model`; None: keys, values and states are no results.
       keeps_routes: whether the experts of tokens are results.

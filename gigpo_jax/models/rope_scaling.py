@@ -1,11 +1,15 @@
 """Context extensions: how rotary frequencies change for texts longer than a model first saw."""
 
 import math
+import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+
+from gigpo_jax.core.errors import InputError
 
 if TYPE_CHECKING:
     from gigpo_jax.models.files.json_values import JsonValues
@@ -131,6 +135,20 @@ class RopeScaling:
         )
         unscaled_share = jnp.clip(unscaled_share, 0.0, 1.0)
         return frequencies * (unscaled_share + (1 - unscaled_share) / self.factor)
+
+
+def check_scaling(kind: str, settings: Mapping[str, Any], file: pathlib.Path) -> None:
+    """Raises InputError for another context extension than those of this file."""
+    kinds = (LinearScaling.kind, YarnScaling.kind, RopeScaling.kind)
+    # Of DeepSeek's models; other factors of cosines and sines.
+    others = {"mscale", "mscale_all_dim", "truncate"} & set(settings)
+    if kind not in kinds or (kind == YarnScaling.kind and others):
+        # Not "remove rope_scaling": the model was trained with it.
+        raise InputError(
+            f"rotary scaling {kind!r:.80} with {sorted(settings)!r:.80} is not supported",
+            key=file,
+            fix=f"use a model with one of default, {', '.join(kinds)}",
+        )
 
 
 def read_scaling(kind: str, values: "JsonValues", context: int) -> Scaling:

@@ -5,8 +5,8 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-import gigpo_jax.learner.step_columns as step_columns_module
 from gigpo_jax.env_bridge.types import Task, anchor_hash
+from gigpo_jax.learner import similarity
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.trajectory import Trajectory, finished_steps
 from tests.turns import make_turn
@@ -68,6 +68,6 @@ def test_similar_anchors_are_the_greedy_clusters_of_each_task_group() -> None:
 def test_worker_processes_give_the_same(monkeypatch) -> None:
     steps = finished_steps(trajectories(5))
     one_process = step_columns(steps, similarity=0.9)
-    monkeypatch.setattr(step_columns_module, "_WORTH_WORKERS", 1)
-    monkeypatch.setattr(step_columns_module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(similarity, "WORTH_WORKERS", 1)
+    monkeypatch.setattr(similarity.os, "cpu_count", lambda: 2)
     np.testing.assert_array_equal(step_columns(steps, similarity=0.9).anchor, one_process.anchor)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # A model with a value head in transformers: one label a token.
 CRITIC = "ForTokenClassification"
 _UNSUPPORTED = ("attention_bias", "mlp_bias", "quantization_config")
-ROPE_KINDS = ("default", "linear", "yarn", "llama3")
 
 
 def read_config(path: str | pathlib.Path) -> DecoderConfig:
@@ -37,7 +36,7 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
     if stored_type in TEXT_PARTS:
         raw = _text_config(raw, file)
     rope = _rope_settings(raw, file)
-    _refuse_other_models(raw, rope, file)
+    _refuse_other_models(raw, file)
     family = find_family(raw["model_type"])
     # transformers 5 has rope_theta among the settings of the rotary embedding.
     content = {key: value for key, value in (raw | rope).items() if value is not None}
@@ -106,22 +105,19 @@ def _rope_settings(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
     return rope
 
 
-def _rope_kind(rope: dict[str, Any]) -> str:
-    return str(rope.get("rope_type", rope.get("type", "default")))
-
-
 def _read_scaling(rope: dict[str, Any], values: JsonValues) -> "Scaling | None":
-    kind = _rope_kind(rope)
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
     if kind == "default":
         return None
     # Here: few models have one.
-    from gigpo_jax.models.rope_scaling import read_scaling
+    from gigpo_jax.models.rope_scaling import check_scaling, read_scaling
 
+    check_scaling(kind, rope, values.file)
     context = values.size("max_position_embeddings", 32768)
     return read_scaling(kind, JsonValues(rope, values.file), context)
 
 
-def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathlib.Path) -> None:
+def _refuse_other_models(raw: dict[str, Any], file: pathlib.Path) -> None:
     if str(raw.get("model_type")) not in FAMILIES:
         model_type = raw.get("model_type", raw.get("architectures"))
         kinds = ", ".join((*FAMILIES, *TEXT_PARTS, *DECODERS))
@@ -129,16 +125,6 @@ def _refuse_other_models(raw: dict[str, Any], rope: dict[str, Any], file: pathli
         fix = f"use a {names}, Qwen2.5-VL or Qwen3-VL model ({kinds})"
         raise InputError(f"model_type={model_type!r:.80} is not supported", key=file, fix=fix)
     family = find_family(raw["model_type"])
-    kind = _rope_kind(rope)
-    # Of DeepSeek's models; other factors of cosines and sines.
-    others = {"mscale", "mscale_all_dim", "truncate"} & set(rope)
-    if kind not in ROPE_KINDS or (kind == "yarn" and others):
-        # Not "remove rope_scaling": the model was trained with it.
-        raise InputError(
-            f"rotary scaling {kind!r:.80} with {sorted(rope)!r:.80} is not supported",
-            key=file,
-            fix=f"use a model with one of {', '.join(ROPE_KINDS)}",
-        )
     # A feature that this code ignored would change the numbers without an error.
     window = raw.get(family.window_key, family.defaults.get(family.window_key))
     has_windows = window or "sliding_attention" in str(raw.get("layer_types"))

@@ -70,6 +70,19 @@ def _has_equal_tensors(
     )
 
 
+def check_tied_head(
+    source: pathlib.Path, name: str, head: np.ndarray, embedding: np.ndarray
+) -> None:
+    """Raises InputError if a stored head, which config.json ties, is not the embedding."""
+    if not has_equal_values(head, embedding):
+        raise InputError(
+            f"{name} is not the embedding, config.json says that they are tied",
+            key=source,
+            fix="set tie_word_embeddings to false in config.json if the head is right, or "
+            f"remove {name} from the weights",
+        )
+
+
 def has_equal_values(one: np.ndarray, two: np.ndarray) -> bool:
     """Whether two mapped tensors are the same."""
     if one.dtype != two.dtype or one.shape != two.shape:

@@ -277,15 +277,9 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
     # A critic has no head; that of the model that it starts from is not read.
     if HEAD in stored.keys() - shapes.keys() and not config.value_head:
         (embedding,) = (name for name in shapes if name.endswith("embed_tokens.weight"))
-        from gigpo_jax.models.files.weight_index import has_equal_values
+        from gigpo_jax.models.files.weight_index import check_tied_head
 
-        if not has_equal_values(map_tensor(*stored[HEAD]), map_tensor(*stored[embedding])):
-            raise InputError(
-                f"{HEAD} is not the embedding, config.json says that they are tied",
-                key=source,
-                fix="set tie_word_embeddings to false in config.json if the head is right, or "
-                f"remove {HEAD} from the weights",
-            )
+        check_tied_head(source, HEAD, map_tensor(*stored[HEAD]), map_tensor(*stored[embedding]))
     return {name: stored[name] for name in shapes}
 
 
