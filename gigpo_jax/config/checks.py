@@ -88,7 +88,7 @@ def _check_groups(config: ConfigDict) -> None:
             "use 0, or train.group_size of at least 2",
         )
     if train.finish_fraction < 1:
-        # Rounded up, as in `GroupEnd`.
+        # Rounded up, as in `EarlyEnd`.
         finished = math.ceil(train.finish_fraction * train.group_size)
         reason = f"leaves {finished} of the {train.group_size} episodes of a group"
         fix = "keep at least 2, which are compared"

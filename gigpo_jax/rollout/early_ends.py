@@ -12,12 +12,12 @@ from gigpo_jax.rollout.draws import (
     assign_environments,
     draw_of_environment,
 )
-from gigpo_jax.rollout.groups import Group, GroupEnd
+from gigpo_jax.rollout.groups import Group
 from gigpo_jax.trajectory import Trajectory, has_contrast
 
 
 @dataclass(frozen=True)
-class EarlyEnd(GroupEnd):
+class EarlyEnd:
     """Ends groups early, and replaces the ones without contrast (`trajectory.has_contrast`).
 
     Attributes:
@@ -31,7 +31,7 @@ class EarlyEnd(GroupEnd):
     spares: Sequence[Sequence[tuple[int, Task]]] = ()
 
     @property
-    def adds_groups(self) -> bool:  # type: ignore[override]
+    def adds_groups(self) -> bool:
         """Whether a rollout may have more groups than tasks."""
         return any(self.spares)
 
@@ -52,10 +52,15 @@ class EarlyEnd(GroupEnd):
             group.episodes[member] = (trajectory,)
 
     def replace_group(self, place: int, group: Group, replacements: int) -> tuple[int, Task] | None:
-        """Replaces a group that has ended without contrast by the next spare of its place.
+        """Returns number and task of the group in place of an ended one without contrast, or None.
 
         The spares are used in their order, so a run is repeatable whichever group ends first.
         Nothing is learnt from the last trials of the replaced group.
+
+        Args:
+          place: Index of the group's task in the rollout.
+          group: Group, some of whose episodes may still be played.
+          replacements: Number of earlier replacements at the place.
         """
         spares = self.spares[place] if self.spares else ()
         newest_trials = [trials[-1] for trials in group.episodes if trials]

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,33 +39,16 @@ class _Refused(EngineFailure):
     """The engine does not take this request, such as a prompt that is too long."""
 
 
-class Runner(Protocol):
-    """Plays single episodes; one that is aborted and not `replayed` is played again.
-
-    Attributes:
-      settings: Settings of episodes; `rollout` reads seed, trials and max_aborted_fraction.
-      on_attempt: Function that is called with each trajectory as it ends.
-    """
-
-    @property
-    def settings(self) -> EpisodeSettings: ...
-
-    @property
-    def on_attempt(self) -> Callable[[Trajectory], None] | None: ...
-
-    async def play(self, job: EpisodeJob, environment: PooledEnv) -> Trajectory:
-        """Plays one episode; see `EpisodeRunner.play`."""
-
-
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """Asks the policy for an action at every step of an environment; see `Runner`.
+    """Asks the policy for an action at every step of an environment.
 
     Attributes:
       engine: Engine that samples responses.
       tokenizer: Tokenizer of the policy.
-      settings: See `Runner`.
-      on_attempt: See `Runner`.
+      settings: Settings of episodes; `rollout` reads seed, trials and max_aborted_fraction.
+      on_attempt: Function that is called with each trajectory as it ends; one that is aborted and
+        not `replayed` is played again.
       vision: Vision tower of the policy; None: it reads text alone.
     """
 

@@ -79,12 +79,12 @@ def make_endpoint(
 
 @dataclass(frozen=True)
 class HarnessRunner:
-    """Lets a program play each episode in its own session; see `episode.Runner`.
+    """Lets a program play each episode in its own session; see `episode.EpisodeRunner`.
 
     Attributes:
       endpoint: Endpoint as from `make_endpoint`.
-      settings: See `episode.Runner`.
-      on_attempt: See `episode.Runner`.
+      settings: See `EpisodeRunner`.
+      on_attempt: See `EpisodeRunner`.
     """
 
     endpoint: Any

@@ -9,15 +9,22 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from gigpo_jax.engines.base import request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
-from gigpo_jax.rollout.episode import Runner
 from gigpo_jax.rollout.episode_parts import EpisodeJob
-from gigpo_jax.rollout.groups import WHOLE_GROUPS, Group, GroupEnd
-from gigpo_jax.rollout.starts import TASK_STARTS, Starts
-from gigpo_jax.trajectory import Past, Trajectory
+from gigpo_jax.rollout.groups import Group
+from gigpo_jax.trajectory import BEGINNING, Past, Trajectory
+
+if TYPE_CHECKING:
+    from gigpo_jax.rollout.early_ends import EarlyEnd
+    from gigpo_jax.rollout.episode import EpisodeRunner
+    from gigpo_jax.rollout.harness import HarnessRunner
+    from gigpo_jax.rollout.starts import Starts
+
+Runner: TypeAlias = "EpisodeRunner | HarnessRunner"
 
 
 class TooManyAborted(RuntimeError):
@@ -35,8 +42,8 @@ class RolloutJob:
       first_group: Number of the first task's group; hosts that share an iteration number their
         groups from different starts.
       starts: Choice of the states in which the episodes of each group begin; with forks whole
-        groups only.
-      ends: Rule for the end of a group, and its replacement.
+        groups only. None: all begin with their task.
+      ends: Rule for the early end of a group, and its replacement; None: whole groups.
       shares_texts: Whether parts of a group's episodes may share what the policy writes.
     """
 
@@ -44,9 +51,14 @@ class RolloutJob:
     group_size: int
     iteration: int
     first_group: int = 0
-    starts: Starts = TASK_STARTS
-    ends: GroupEnd = WHOLE_GROUPS
+    starts: "Starts | None" = None
+    ends: "EarlyEnd | None" = None
     shares_texts: bool = False
+
+    @property
+    def forks(self) -> int:
+        """Number of a group's last episodes, which begin when its other ones have ended."""
+        return 0 if self.starts is None else self.starts.forks
 
 
 async def rollout(
@@ -110,10 +122,13 @@ class _RolloutState:
 
     async def _begin_group(self, place: int, group: Group) -> None:
         _, pool = self.players[group.task.environment]
-        past = await self.job.starts.begin_group(group.task, group.number, self.job.iteration, pool)
+        starts = self.job.starts
+        past = BEGINNING
+        if starts is not None:
+            past = await starts.begin_group(group.task, group.number, self.job.iteration, pool)
         # The coroutines start at the next await: all members of the group are in the list
         # before one ends.
-        self._start_episodes(place, group, [past] * (self.job.group_size - self.job.starts.forks))
+        self._start_episodes(place, group, [past] * (self.job.group_size - self.job.forks))
 
     def _start_episodes(self, place: int, group: Group, starts: Sequence[Past]) -> None:
         for past in starts:
@@ -143,19 +158,23 @@ class _RolloutState:
             # Replacements count too: the fraction is of all episodes that were started.
             episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
             _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
-        self.job.ends.end_early(group)
+        ends = self.job.ends
+        if ends is not None:
+            ends.end_early(group)
         self._start_forks(place, group)
-        replacements = len(self.groups_by_place[place]) - 1
-        spare = self.job.ends.replace_group(place, group, replacements)
-        if spare is not None:
-            self.start_group(place, *spare)
+        if ends is not None:
+            replacements = len(self.groups_by_place[place]) - 1
+            spare = ends.replace_group(place, group, replacements)
+            if spare is not None:
+                self.start_group(place, *spare)
 
     def _start_forks(self, place: int, group: Group) -> None:
         """Starts the forks of a group when the last one of its first episodes has ended."""
-        first_episodes = group.episodes[: self.job.group_size - self.job.starts.forks]
-        if len(group.coroutines) < self.job.group_size and all(first_episodes):
+        starts = self.job.starts
+        first_episodes = group.episodes[: self.job.group_size - self.job.forks]
+        if starts and len(group.coroutines) < self.job.group_size and all(first_episodes):
             newest_trials = [trials[-1] for trials in first_episodes]
-            pasts = self.job.starts.begin_forks(newest_trials, self.job.iteration)
+            pasts = starts.begin_forks(newest_trials, self.job.iteration)
             self._start_episodes(place, group, pasts)
 
 

@@ -26,6 +26,3 @@ class Starts:
     def begin_forks(self, episodes: Sequence[Trajectory], iteration: int) -> list[Past]:
         """Chooses where the forks begin, given the group's other episodes."""
         return []
-
-
-TASK_STARTS = Starts()

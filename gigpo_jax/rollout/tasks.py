@@ -13,9 +13,7 @@ from gigpo_jax.core.method_table import METHOD_SOURCES
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.draws import draw_tasks
-from gigpo_jax.rollout.groups import WHOLE_GROUPS
 from gigpo_jax.rollout.rollout import RolloutJob
-from gigpo_jax.rollout.starts import TASK_STARTS
 
 if TYPE_CHECKING:
     from gigpo_jax.rollout.task_sources import TaskSource
@@ -86,13 +84,13 @@ def choose_tasks(
     chosen: Sequence[Task] = draw_tasks(
         tasks, iteration, train.groups, config.seed, weights, shares
     )
-    starts = TASK_STARTS
+    starts = None
     for source in sources.values():
         chosen, new_starts = source.choose(chosen, iteration)
         starts = new_starts or starts
     # Every host draws all tasks, from the same seed, and takes its share.
     first_group, local_tasks = host_share(chosen)
-    ends = WHOLE_GROUPS
+    ends = None
     if train.refill_groups or train.finish_fraction < 1:
         from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
 

@@ -22,10 +22,10 @@ from gigpo_jax.rollout.environment import (
     episode_settings,
     make_pool,
 )
-from gigpo_jax.rollout.episode import EpisodeRunner, Runner
+from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
-from gigpo_jax.rollout.rollout import RolloutJob, rollout
+from gigpo_jax.rollout.rollout import RolloutJob, Runner, rollout
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Trajectory
@@ -125,7 +125,8 @@ class RolloutWorker:
                 settings[label] = replace(settings[label], max_steps=max_steps)
         trials = sum(settings[task.environment].trials for task in job.tasks)
         # Groups that are replaced add episodes: their number is not known.
-        total = None if job.ends.adds_groups else job.group_size * trials
+        adds_groups = job.ends is not None and job.ends.adds_groups
+        total = None if adds_groups else job.group_size * trials
         with show_progress(title, total=total, unit="episodes") as bar:
 
             def on_attempt(trajectory: Trajectory) -> None:

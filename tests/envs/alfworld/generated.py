@@ -1,5 +1,6 @@
 """Generated games that several test files play, as fixtures."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "valid_seen", "valid_unseen"):
         generate_games(data, split, COUNT, seed=3)
     return data
+
+
+def read_walkthrough(path: Path) -> tuple[str, ...]:
+    """The commands to the goal that the file of a generated game holds."""
+    return tuple(json.loads(path.read_text())["walkthrough"])

@@ -11,6 +11,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from tests.envs.alfworld.differential import differences, odd_problem, random_command, write_game
+from tests.envs.alfworld.generated import read_walkthrough
 from tests.envs.alfworld.provocations import provocations
 from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK
 from tests.envs.alfworld.test_engine import recorded
@@ -52,7 +53,7 @@ def test_the_patched_texts_of_downloaded_games(tmp_path: Path) -> None:
 def test_a_small_generated_game(index: int, tmp_path: Path) -> None:
     folder = generate_games(tmp_path, "train", 3, seed=5, size="small")
     path = sorted(folder.rglob("game.tw-pddl"))[index]
-    walkthrough = Game(path).file.walkthrough
+    walkthrough = read_walkthrough(path)
     assert walkthrough
     assert_same(
         path, [script((*walkthrough, "look", "inventory")), at_random(random.Random(index))], 25
@@ -104,7 +105,7 @@ def test_the_edges_of_the_rules_in_generated_games(index: int, seed: int, tmp_pa
     path = sorted(folder.rglob("game.tw-pddl"))[2 * (index % 6)]
     rng = random.Random(f"edges {seed} {index}")
     then = provocations(rng)
-    done = iter(Game(path).file.walkthrough)
+    done = iter(read_walkthrough(path))
     assert_same(path, [provocations(rng), lambda game: next(done, None) or then(game)], 40)
 
 
@@ -117,7 +118,7 @@ def test_generated_games(index: int, seed: int, tmp_path: Path) -> None:
     )
     path = sorted(folder.rglob("game.tw-pddl"))[index]
     rng = random.Random(f"{seed} {index}")
-    walks = [script(Game(path).file.walkthrough), at_random(rng, 0.3), at_random(rng, 0.1)]
+    walks = [script(read_walkthrough(path)), at_random(rng, 0.3), at_random(rng, 0.1)]
     assert_same(path, walks, 60)
 
 

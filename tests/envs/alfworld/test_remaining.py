@@ -8,6 +8,7 @@ import pytest
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game import Game
+from tests.envs.alfworld.generated import read_walkthrough
 
 DEPTH = 9
 
@@ -61,7 +62,7 @@ def searched(game: Game) -> int | None:
 def test_it_is_the_length_of_the_walkthrough_and_falls_by_one_along_it(games: list[Path]) -> None:
     for path in games:
         game = Game(path)
-        walkthrough = game.file.walkthrough
+        walkthrough = read_walkthrough(path)
         remaining = [game.remaining()]
         for command in walkthrough:
             game.step(command)

@@ -53,16 +53,6 @@ class Game:
       InputError: this engine cannot play the file.
     """
 
-    __slots__ = (
-        "_contents",
-        "_deleted_contents",
-        "_held",
-        "_place",
-        "_state",
-        "_won",
-        "admissible",
-        "file",
-    )
     admissible: tuple[str, ...]  # sorted
     _won: bool
 

@@ -31,7 +31,6 @@ class GameFile:
     Attributes:
       path: Path of the file.
       task: Task phrase.
-      walkthrough: Commands stored in the file; may be empty.
       ids: Id of every thing.
       names: Display name of every thing, such as "mug 1".
       agent: The agent.
@@ -52,12 +51,9 @@ class GameFile:
       goal: Condition under which the game is won.
     """
 
-    def __init__(
-        self, path: str, problem: Problem, task: str, walkthrough: tuple[str, ...]
-    ) -> None:
+    def __init__(self, path: str, problem: Problem, task: str) -> None:
         self.path = path
         self.task = task
-        self.walkthrough = walkthrough
         # The official engine lists and numbers things in this order.
         self.ids = tuple(sorted(problem.kinds))
         self.names = _make_names(self.ids, problem)
@@ -373,13 +369,8 @@ def load_game(path: str | os.PathLike[str]) -> GameFile:
     game = _read_json(name)
     check_domain(game["pddl_domain"], name)
     task = split_task(game["grammar"], name)
-    walkthrough = game.get("walkthrough")
-    # The engine does not need it, so a damaged one is no error.
-    if not isinstance(walkthrough, list):
-        walkthrough = []
-    commands = tuple(command for command in walkthrough if isinstance(command, str))
     try:
-        return GameFile(name, parse_problem(game["pddl_problem"], name), task, commands)
+        return GameFile(name, parse_problem(game["pddl_problem"], name), task)
     except RecursionError:
         raise InputError(
             "the (:goal section of 'pddl_problem' is nested too deep", key=name
