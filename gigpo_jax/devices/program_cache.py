@@ -103,11 +103,7 @@ def _damaged_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_whole(path: Path) -> bool:
-    """Tests whether jax can read an entry.
-
-    The checksum of a zlib stream must agree. jax compresses with zstd where Python has it (3.14) or
-    `zstandard` is installed, else with zlib. Both raise errors of their own types.
-    """
+    """Tests whether jax can read an entry, compressed by zlib or zstd with a checksum."""
     content = path.read_bytes()
     try:
         return bool(compilation_cache.decompress_executable(content))

@@ -30,15 +30,9 @@ class StopStrings:
     def find_completion(
         self, tokens: Sequence[int], start: int, stops: tuple[str, ...]
     ) -> int | None:
-        """Finds the first token that completes a stop string.
+        """Returns the index of the first token that completes a stop string, or None.
 
-        Args:
-          tokens: [T] token ids of the response.
-          start: Index of the first token to examine; no stop string may be complete before it.
-          stops: Stop strings.
-
-        Returns:
-          The token's index, or None.
+        No stop string may be complete before `start`, the first token to examine.
         """
         # Only the decoded text counts: a stop string may be cut into tokens in many ways.
         completions = [self._find_stop(tokens, start, stop) for stop in stops]

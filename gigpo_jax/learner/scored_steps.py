@@ -17,7 +17,6 @@ class ScoredSteps:
     """Steps of this host, their samples, and their scores under the policy before the updates.
 
     Attributes:
-      steps: steps as from `trajectory.finished_steps`.
       samples: one sample a step, without advantages.
       policy: trained and frozen parameters of the policy.
       score: function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.

@@ -386,10 +386,7 @@ class JaxEngine:
         self.prompt_tokens += request.prompt.size
 
     def _take_requests(self, limit: int) -> list[Request]:
-        """Removes at most `limit` waiting requests that can start now.
-
-        A request with new weights waits until all slots are free.
-        """
+        """Removes waiting requests that can start; new weights wait until all slots are free."""
         requests: list[Request] = []
         # Without `_wake`: only this thread and holders of the device lock remove requests, and
         # `generate` appends at the other end.
@@ -416,10 +413,7 @@ class JaxEngine:
             self._encoder.clear()
 
     def _collect_tokens(self, drawn: Any, slots: Sequence[int | None]) -> None:
-        """Adds drawn tokens to requests and resolves finished ones.
-
-        `drawn` is [2, steps, B], of B slots, or [3, steps, B] with entropies.
-        """
+        """Adds drawn tokens, [2 or 3, steps, B] of B slots, to requests; resolves finished ones."""
         # One array for tokens and the bits of their scores: one transfer instead of several.
         tokens, *bits = np.asarray(drawn)
         scores = np.stack(bits).view(np.float32)

@@ -9,10 +9,7 @@ from gigpo_jax.core.packaged import locate_file
 def model_folder(path: str, revision: str, *, key: str = "config.model.path") -> Path:
     """Resolves a path, which may name a folder of the package or a Hub model, to a model's folder.
 
-    Args:
-      path: path of the folder, or ORG/NAME.
-      revision: branch, tag or commit of a Hub model; "" is its main branch.
-      key: config key of the path, for messages.
+    `revision` is the branch, tag or commit of a Hub model, "" its main branch; messages name `key`.
 
     Raises:
       InputError: there is none.

@@ -45,13 +45,7 @@ class Entry(NamedTuple):
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Reads and checks the header of a file.
-
-    Returns tensor name -> entry, in the order of the bytes.
-
-    Raises:
-      InputError: the file is missing, cut short, or its header is not consistent.
-    """
+    """Reads a file's header as `parse_header` does; raises InputError also if it is missing."""
     try:
         with open(path, "rb") as file:
             return parse_header(file, str(path))
@@ -63,10 +57,6 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
 
 def parse_header(file: BinaryIO, name: str) -> dict[str, Entry]:
     """Reads and checks the header of an open file, a memory map or an `io.BytesIO`.
-
-    Args:
-      file: file; its position changes.
-      name: name of the file in error messages.
 
     Returns:
       Tensor name -> entry, in the order of the bytes.

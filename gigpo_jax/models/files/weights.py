@@ -235,11 +235,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: DecoderConfig) -> Places:
-    """Locates the tensors of files, which errors name as `source`.
-
-    Raises:
-      InputError: the tensors do not fit `config`.
-    """
+    """Locates the tensors of files; raises InputError, about `source`, if they do not fit."""
     stored: Places = {}
     for file in files:
         for name, entry in read_header(file).items():

@@ -33,12 +33,7 @@ class ChatTemplate:
     """A template with the values it reads beside a chat."""
 
     def __init__(self, source: str, values: Mapping[str, Any]) -> None:
-        """Keeps a template; it is compiled by its first rendering.
-
-        Args:
-          source: Text of the template.
-          values: Variables beside the arguments of `render`.
-        """
+        """Keeps a template's text, and its variables beside the arguments of `render`."""
         self._source = source
         self._values = dict(values)
 
@@ -49,12 +44,7 @@ class ChatTemplate:
         *,
         generation_prompt: bool = True,
     ) -> str:
-        """Renders a chat up to where the response begins.
-
-        Args:
-          messages: messages with "role" and "content".
-          tools: definitions of functions.
-          generation_prompt: Whether the beginning of a response follows the messages.
+        """Renders a chat, messages with "role" and "content", by default with a response's begin.
 
         Raises:
           TemplateError: the template fails, or breaks a limit.
