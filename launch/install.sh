@@ -6,11 +6,13 @@ usage() {
   cat <<'TEXT'
 launch/install.sh --platform cpu|gpu|tpu --python FILE [options]
 
-Installs what the project needs into a Python environment, in the versions of requirements.txt, then the project itself.
+Installs what the project needs into a Python environment, in the versions of launch/hashes, then the project itself.
 make does this for .venv, launch/Dockerfile for an image, launch/skypilot.yaml on every node.
 
   --platform NAME   cpu, gpu (CUDA 13) or tpu
   --python FILE     interpreter of the environment, Python 3.11 or newer
+  --requirements FILE
+                    a file in place of requirements.txt that needs more, such as requirements-dev.txt
   --require-hashes  refuse every file whose SHA-256 is not in launch/hashes (those of PyPI)
   --dry-run         print what would run and exit
   --help            this text
@@ -22,13 +24,13 @@ fail() {
   exit 2
 }
 
-platform='' python='' dry_run=no require_hashes=no
+platform='' python='' requirements='' dry_run=no require_hashes=no
 while [ $# -gt 0 ]; do
   case $1 in
     --help) usage && exit 0 ;;
     --dry-run) dry_run=yes && shift && continue ;;
     --require-hashes) require_hashes=yes && shift && continue ;;
-    --platform | --python)
+    --platform | --python | --requirements)
       [ $# -ge 2 ] || fail "$1: a value is missing"
       printf -v "${1#--}" '%s' "$2"
       shift 2
@@ -43,6 +45,8 @@ case $platform in
   tpu) accelerator=('jax[tpu]') ;;
   *) fail "--platform '$platform': must be cpu, gpu or tpu" ;;
 esac
+
+[ $require_hashes = no ] || [ -z "$requirements" ] || fail "--requirements $requirements: not with --require-hashes"
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 run() {
@@ -70,7 +74,11 @@ if [ $require_hashes = yes ]; then
   run "${pip[@]}" --no-deps --no-build-isolation -e "$here"
   exit
 fi
-run "${pip[@]}" -r "$here/requirements.txt" ${accelerator[@]+"${accelerator[@]}"}
+# The versions of the lock without its hashes: an index may have built the files anew.
+versions=$(mktemp)
+trap 'rm -f "$versions"' EXIT
+sed -n 's/^\([^ #].*\) \\$/\1/p' "$here/launch/hashes/$platform.txt" >"$versions"
+run "${pip[@]}" -c "$versions" -r "${requirements:-$here/requirements.txt}" ${accelerator[@]+"${accelerator[@]}"}
 # Without what only alfworld's own engine needs: the games are made from its floor plans.
 run "${pip[@]}" --no-deps alfworld==0.4.2
 run "${pip[@]}" --no-deps -e "$here"

@@ -1,4 +1,4 @@
-"""Checks launch/ with the packages of those who run it, in .venv-launch: `schemas.py
+"""Checks launch/ with the packages of those who run it, in .venv-tools: `schemas.py
 LAUNCH_FOLDER`.
 """
 

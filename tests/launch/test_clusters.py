@@ -17,7 +17,7 @@ from tests.test_wheel import copied
 
 pytestmark = pytest.mark.slow
 
-PYTHON = pathlib.Path(__file__).parents[2] / ".venv-launch/bin/python"
+TOOLS = pathlib.Path(__file__).parents[2] / ".venv-tools"
 LAUNCH = pathlib.Path(__file__).parents[2] / "launch"
 TASK: dict[str, Any] = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
 JOBSETS: list[dict[str, Any]] = [
@@ -149,7 +149,7 @@ def test_the_image_is_what_make_installs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not PYTHON.exists(), reason="needs make launch-venv")
+@pytest.mark.skipif(not (TOOLS / ".installed-launch").exists(), reason="needs make launch-venv")
 def test_their_own_schemas_take_them_and_refuse_a_misspelt_field(tmp_path: pathlib.Path) -> None:
     for file, field in (
         ("", ""),
@@ -162,7 +162,11 @@ def test_their_own_schemas_take_them_and_refuse_a_misspelt_field(tmp_path: pathl
             (folder / file).write_text(
                 (LAUNCH / file).read_text().replace(f"{field}:", f"{field}_:")
             )
-        command = [str(PYTHON), str(pathlib.Path(__file__).with_name("schemas.py")), str(folder)]
+        command = [
+            str(TOOLS / "bin/python"),
+            str(pathlib.Path(__file__).with_name("schemas.py")),
+            str(folder),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert (done.returncode == 0) == (not file), done.stderr
         assert field in done.stderr
