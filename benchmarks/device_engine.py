@@ -130,7 +130,10 @@ def measure_prefill(
 def measure_chunks(
     config: decoder.DecoderConfig, args: argparse.Namespace, peak: float, bandwidth: float
 ) -> Result:
-    """Chunks of prompts behind half of `context` tokens, `prefill_rows` of them at a time."""
+    """Chunks of prompts behind half of `context` tokens, `prefill_rows` of them at a time.
+
+    With `stacked` attention is plain XLA, as it was.
+    """
     del bandwidth
     dtype = compute_dtype(args)
     rows = args.prefill_rows
@@ -141,7 +144,8 @@ def measure_chunks(
     lengths = jnp.full(rows, length, jnp.int32)
     slots = jnp.arange(rows) % args.slots
     starts = jnp.full(rows, args.context // 2, jnp.int32)
-    run = jax.jit(functools.partial(extend, config), donate_argnums=1)
+    kernels = None if args.stacked else attention.kernels_for(jax.devices()[0])
+    run = jax.jit(functools.partial(extend, config, kernels=kernels), donate_argnums=1)
 
     def step() -> jax.Array:
         nonlocal cache

@@ -115,18 +115,13 @@ def cached_attention(
     Returns:
       [S, H, K] in the dtype of `query`.
     """
-    if kernels in ("gpu", "hopper"):
-        # Takes a second to import, and only GPUs need it.
-        from gigpo_jax.models import decode_kernel
-
-        if not window and decode_kernel.fits(query, key):
-            return decode_kernel.decode_attention(query, key, value, layer, positions)
     # A loop over blocks reads only as far as the slots are filled. A cache of one block needs none.
-    if key.shape[3] > BLOCK:
+    if key.shape[3] > BLOCK or kernels in ("gpu", "hopper"):
         from gigpo_jax.models.chunk_attention import chunk_attention
 
         places = positions[:, None]
-        return chunk_attention(query[:, None], key, value, layer, None, places, window)[:, 0]
+        tokens = query[:, None]
+        return chunk_attention(tokens, key, value, layer, None, places, window, kernels)[:, 0]
     key = to_compute_dtype(key[layer], query.dtype)
     value = to_compute_dtype(value[layer], query.dtype)
     slots, heads, head_dim = query.shape

@@ -15,6 +15,7 @@ def chunk_attention(
     slots: jax.Array | None,
     positions: jax.Array,
     window: int = 0,
+    kernels: str | None = None,
 ) -> jax.Array:
     """Computes attention of chunks of sequences over their slots' cache.
 
@@ -30,10 +31,17 @@ def chunk_attention(
       slots: [B] i32, the slot of each row; None: row b is in slot b.
       positions: [B, T] i32, indices in the slot; later entries are masked. C or more: padding.
       window: tokens as for `attention.cached_attention`.
+      kernels: result of `kernels_for` for the device that this is compiled for; None: plain XLA.
 
     Returns:
       [B, T, H, K] in the dtype of `query`.
     """
+    if kernels in ("gpu", "hopper"):
+        # Takes a second to import, and only GPUs need it.
+        from gigpo_jax.models import decode_kernel
+
+        if not window and decode_kernel.fits(query, key):
+            return decode_kernel.decode_attention(query, key, value, layer, slots, positions)
     rows, length, heads, head_dim = query.shape
     groups, capacity = key.shape[2:4]
     block = _block_size(capacity)

@@ -30,6 +30,7 @@ def extend(
     ends: jax.Array | None = None,
     rotary_positions: jax.Array | None = None,
     images: "Features | None" = None,
+    kernels: str | None = None,
     experts: Experts | None = None,
 ) -> tuple[jax.Array, KVCache]:
     """Runs chunks of prompts and appends them to slots.
@@ -51,6 +52,7 @@ def extend(
       rotary_positions: [3, B, T] i32, as the positions of `decoder.hidden_states`; None: the
         indices.
       images: features of the images in the chunks; None for none.
+      kernels: attention kernels, as for `attention.cached_attention`.
       experts: function for the experts.
 
     Returns:
@@ -74,7 +76,8 @@ def extend(
             cache = write_window_tokens(cache, (key, value), index, slots, positions, capacity)
         else:
             cache = write_chunks(cache, key, value, index, slots, starts)
-        mixed = chunk_attention(query, cache.key, cache.value, index, slots, positions, window)
+        stores = (cache.key, cache.value)
+        mixed = chunk_attention(query, *stores, index, slots, positions, window, kernels)
         return mixed, cache
 
     def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:

@@ -1,8 +1,8 @@
-"""Attention of one new token per slot on NVIDIA GPUs, a Triton kernel.
+"""Attention of new tokens over their slots' cache on NVIDIA GPUs, a Triton kernel.
 
 A slot has few queries, and XLA's products of them with the cache take four times as long on an
-H200. Here a program reads a part of a slot's entries once, for all queries that share a
-key head, and no entry behind the slot's position.
+H200. Here a program reads a part of a slot's entries once, for all queries that share a key head,
+or `TILE` of them, and no entry behind the last position of these.
 """
 
 import functools
@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 QUERIES = 16  # rows of the smallest product of the tensor cores; those without a query are masked
+TILE = 64  # queries of a program where there are more, as in chunks of prompts
 BLOCK = 64  # entries of the cache that a program reads together
 # The fastest of 20 settings on an H200, with 16 and with 128 slots.
 PROGRAMS = 512  # a cache is cut into parts until there are as many programs
@@ -24,7 +25,7 @@ MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 def fits(query: jax.Array, key: jax.Array) -> bool:
     """Returns whether the kernel takes such arrays; arguments as for `decode_attention`."""
-    _, heads, head_dim = query.shape
+    *_, heads, head_dim = query.shape
     in_half = query.dtype in (jnp.bfloat16, jnp.float16) and key.dtype == query.dtype
     is_power = head_dim & (head_dim - 1) == 0
     return in_half and is_power and 16 <= head_dim <= 128 and heads // key.shape[2] <= QUERIES
@@ -35,82 +36,101 @@ def decode_attention(
     key: jax.Array,
     value: jax.Array,
     layer: jax.Array | int,
+    slots: jax.Array | None,
     positions: jax.Array,
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """Attention of one new token per slot.
+    """Attention of new tokens of rows.
 
     The parts of a slot are joined by the maxima and sums of their softmax (arXiv 2205.14135). How a
-    cache is cut depends on its shape alone, so a result does not depend on other slots.
+    cache is cut depends on shapes alone, so a result does not depend on other rows.
 
-    Arguments and result as for `attention.cached_attention`. With `interpret` it runs on any
+    Arguments and result as for `chunk_attention.chunk_attention`. With `interpret` it runs on any
     platform, slowly.
     """
-    slots, heads, head_dim = query.shape
-    groups, capacity = key.shape[2:4]
+    rows, length, heads, head_dim = query.shape
+    num_slots, groups, capacity = key.shape[1:4]
     shared = heads // groups
+    count = length * shared
+    tile = QUERIES if count <= QUERIES else TILE
+    tiles = pl.cdiv(count, tile)
     blocks = pl.cdiv(capacity, BLOCK)
-    part_blocks = pl.cdiv(blocks, pl.cdiv(PROGRAMS, slots * groups))
+    part_blocks = pl.cdiv(blocks, pl.cdiv(PROGRAMS, rows * groups * tiles))
     parts = pl.cdiv(blocks, part_blocks)
 
     def whole(array: jax.Array) -> pl.BlockSpec:
         return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
 
-    queries = query.reshape(slots, groups, shared, head_dim)
-    # A slot without a new token reads one entry: its result is finite, and dropped.
-    filled = jnp.where(positions < capacity, positions + 1, 1)
+    queries = query.reshape(rows, length, groups, shared, head_dim)
+    queries = queries.swapaxes(1, 2).reshape(rows, groups, count, head_dim)
+    # A row without a new token reads one entry: its result is finite, and dropped. A row of a slot
+    # that does not exist reads the last one.
+    filled = jnp.repeat(jnp.where(positions < capacity, positions + 1, 1), shared, axis=1)
+    places = jnp.arange(rows) if slots is None else jnp.minimum(slots, num_slots - 1)
     layers = jnp.full((1,), layer, jnp.int32)
+    sums_shape = (rows, groups, parts, count)
+    sums_spec = pl.BlockSpec(
+        (None, None, None, tile), lambda r, g, p: (r, g, p % parts, p // parts)
+    )
     mixed, highest, total = pl.pallas_call(
-        functools.partial(_attend_part, part_blocks, shared),
-        grid=(slots, groups, parts),
+        functools.partial(_attend_part, part_blocks, parts, count),
+        grid=(rows, groups, tiles * parts),
         in_specs=[
-            pl.BlockSpec((None, None, QUERIES, head_dim), lambda s, g, _: (s, g, 0, 0)),
+            pl.BlockSpec((None, None, tile, head_dim), lambda r, g, p: (r, g, p // parts, 0)),
             whole(key),
             whole(value),
             whole(layers),
-            whole(filled),
+            whole(places),
+            pl.BlockSpec((None, tile), lambda r, g, p: (r, p // parts)),
         ],
         out_specs=[
-            pl.BlockSpec((None, None, None, QUERIES, head_dim), lambda s, g, p: (s, g, p, 0, 0)),
-            pl.BlockSpec((None, None, None, QUERIES), lambda s, g, p: (s, g, p, 0)),
-            pl.BlockSpec((None, None, None, QUERIES), lambda s, g, p: (s, g, p, 0)),
+            pl.BlockSpec(
+                (None, None, None, tile, head_dim), lambda r, g, p: (r, g, p % parts, p // parts, 0)
+            ),
+            sums_spec,
+            sums_spec,
         ],
         out_shape=[
-            jax.ShapeDtypeStruct((slots, groups, parts, shared, head_dim), jnp.float32),
-            jax.ShapeDtypeStruct((slots, groups, parts, shared), jnp.float32),
-            jax.ShapeDtypeStruct((slots, groups, parts, shared), jnp.float32),
+            jax.ShapeDtypeStruct((*sums_shape, head_dim), jnp.float32),
+            jax.ShapeDtypeStruct(sums_shape, jnp.float32),
+            jax.ShapeDtypeStruct(sums_shape, jnp.float32),
         ],
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
         interpret=interpret,
         name="decode_attention",
-    )(queries, key, value, layers, filled)
+    )(queries, key, value, layers, places, filled)
     # Part 0 has the first entry, which every query sees: the maximum is a real score.
     weights = jnp.exp(highest - highest.max(axis=2, keepdims=True))
     joined = (mixed * weights[..., None]).sum(axis=2) / (total * weights).sum(axis=2)[..., None]
-    return joined.reshape(slots, heads, head_dim).astype(query.dtype)
+    joined = joined.reshape(rows, groups, length, shared, head_dim).swapaxes(1, 2)
+    return joined.reshape(query.shape).astype(query.dtype)
 
 
 def _attend_part(
     part_blocks: int,
-    shared: int,
+    parts: int,
+    count: int,
     query_ref: Any,
     key_ref: Any,
     value_ref: Any,
     layer_ref: Any,
+    slot_ref: Any,
     filled_ref: Any,
     mixed_ref: Any,
     highest_ref: Any,
     total_ref: Any,
 ) -> None:
-    """Mixes the values of one part; gives its softmax sums."""
-    slot, group, part = (pl.program_id(axis) for axis in range(3))
+    """Mixes the values of one part for a tile of queries; gives its softmax sums."""
+    row, group, place = (pl.program_id(axis) for axis in range(3))
     layer = layer_ref[0]
-    filled = filled_ref[slot]
-    head_dim = query_ref.shape[-1]
-    is_query = jnp.arange(QUERIES) < shared
+    slot = slot_ref[row]
+    tile, head_dim = query_ref.shape
+    is_query = place // parts * tile + jnp.arange(tile) < count
     query = triton.load(query_ref, mask=is_query[:, None], other=0.0)
-    first = part * part_blocks
+    filled = triton.load(filled_ref, mask=is_query, other=1)
+    most_filled = filled.max()
+    first = place % parts * part_blocks
 
     def read(ref: Any, start: jax.Array, visible: jax.Array) -> jax.Array:
         entries = ref.at[layer, slot, group, pl.ds(start, BLOCK), :]
@@ -121,20 +141,21 @@ def _attend_part(
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         mixed, highest, total = carry
         start = index * BLOCK
-        visible = start + jnp.arange(BLOCK) < filled
+        entries = start + jnp.arange(BLOCK)
+        visible = entries < most_filled
         scores = triton.dot(query, read(key_ref, start, visible).T) * head_dim**-0.5
-        scores = jnp.where(visible[None], scores, MASKED)
+        scores = jnp.where(entries[None] < filled[:, None], scores, MASKED)
         new_highest = jnp.maximum(highest, scores.max(axis=-1))
         probs = jnp.exp(scores - new_highest[:, None])
         decay = jnp.exp(highest - new_highest)
         added = triton.dot(probs.astype(query.dtype), read(value_ref, start, visible))
         return mixed * decay[:, None] + added, new_highest, total * decay + probs.sum(axis=-1)
 
-    last = jnp.minimum(first + part_blocks, pl.cdiv(filled, BLOCK))
+    last = jnp.minimum(first + part_blocks, pl.cdiv(most_filled, BLOCK))
     empty = (
-        jnp.zeros((QUERIES, head_dim), jnp.float32),
-        jnp.full((QUERIES,), MASKED, jnp.float32),
-        jnp.zeros((QUERIES,), jnp.float32),
+        jnp.zeros((tile, head_dim), jnp.float32),
+        jnp.full((tile,), MASKED, jnp.float32),
+        jnp.zeros((tile,), jnp.float32),
     )
     mixed, highest, total = jax.lax.fori_loop(first, last, add_block, empty)
     triton.store(mixed_ref, mixed, mask=is_query[:, None])

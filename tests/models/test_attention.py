@@ -2,7 +2,6 @@
 cuDNN is given.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -116,7 +115,11 @@ def test_the_decode_kernel_is_attention_over_the_cache(
     assert fits(query, key)
     assert not fits(query.astype(jnp.float32), key.astype(jnp.float32))
     assert not fits(query[..., :12], key[..., :12])
-    kernel = functools.partial(decode_attention, interpret=jax.default_backend() == "cpu")
+
+    def kernel(query, key, value, layer, positions):
+        tokens = (query[:, None], key, value, layer, None, positions[:, None])
+        return decode_attention(*tokens, interpret=jax.default_backend() == "cpu")[:, 0]
+
     positions = jnp.asarray(rng.integers(0, capacity, slots))
     positions = positions.at[0].set(0).at[1].set(capacity - 1).at[-1].set(capacity + 3)
     # Entries behind a slot's position are not read, whatever they are.
@@ -132,6 +135,24 @@ def test_the_decode_kernel_is_attention_over_the_cache(
         assert np.isfinite(np.asarray(result, np.float32)).all()
     others = jax.jit(kernel)(query, key, value, 1, positions.at[1].set(5))
     assert others[0].tobytes() == result[0].tobytes()
+
+
+@pytest.mark.parametrize(("length", "capacity"), [(32, 200), (5, 700)])
+def test_the_decode_kernel_is_attention_of_chunks(length: int, capacity: int) -> None:
+    """Tiles of queries and parts of a cache; two rows are of one slot, one of none."""
+    rng = np.random.default_rng(0)
+    slots = jnp.array([2, 0, 2, 3])
+    starts = jnp.array([0, capacity - length, length, 0])
+    shapes = ((4, length, 12, 16), (2, 3, 2, capacity, 16), (2, 3, 2, capacity, 16))
+    arrays = [jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes]
+    positions = (starts[:, None] + jnp.arange(length)).at[2, -3:].set(capacity)
+    interpret = jax.default_backend() == "cpu"
+    result = decode_attention(*arrays, 1, slots, positions, interpret=interpret)
+    wide = [array.astype(jnp.float32) for array in arrays]
+    expected = chunk_attention(*wide, 1, slots, positions)
+    errors = np.abs(np.asarray(result, np.float32) - expected)
+    assert errors[positions < capacity].max() < 0.02
+    assert np.isfinite(np.asarray(result, np.float32)).all()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Device calls on chunks of prompts: prefilling them, and copying them from slot to slot."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +65,8 @@ def prefill_chunks(
 
 def run_prefill_chunks(programs: Programs, params: decoder.Params, batch: PromptBatch) -> jax.Array:
     """Prefills chunks of prompts; see `prefill_chunks`."""
-    function = programs.bind_forward(prefill_chunks, extend)
+    forward = functools.partial(extend, kernels=programs.placement.kernels)
+    function = programs.bind_forward(prefill_chunks, forward)
     name = ("prefill", "chunks", *leaf_shapes(batch))
     return programs.run_step(name, function, params, batch, (None, SLOTS))
 

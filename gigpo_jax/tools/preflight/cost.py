@@ -169,19 +169,22 @@ def _moved_bytes(program: Program, computation: Computation, step: Instruction) 
     read = 0
     # An iota reads nothing, and what a broadcast reads is small beside its result.
     if _DECODE_KERNEL in step.attributes:
-        read = sum(map(_cache_bytes, inputs))
+        read = sum(_cache_bytes(value, inputs[0]) for value in inputs)
     elif step.opcode not in ("iota", "broadcast"):
         read = sum(value.bytes for value in inputs)
     return read + sum(shape.bytes for shape in results if shape.space == 0)
 
 
-def _cache_bytes(value: Instruction) -> int:
+def _cache_bytes(value: Instruction, query: Instruction) -> int:
     """Bytes of an operand that the decode kernel reads.
 
-    Of a cache [L, S, G, C, K] the kernel reads the filled part of one layer.
+    Of a cache [L, S, G, C, K] the kernel reads the filled part of one layer, in a slot for each row
+    of the query.
     """
     dims = value.shapes[0].dims
-    return int(FILL * value.bytes / dims[0]) if len(dims) == 5 else value.bytes
+    if len(dims) != 5:
+        return value.bytes
+    return int(FILL * value.bytes / dims[0] * min(1, query.shapes[0].dims[0] / dims[1]))
 
 
 def _new_arrays(inputs: list[Instruction], step: Instruction) -> list[Shape]:

@@ -13,7 +13,7 @@ from gigpo_jax.tools.preflight.targets import find_target, target_devices
 
 pytest.importorskip("jax_plugins.xla_cuda13")
 pytestmark = pytest.mark.preflight
-SHAPE = decoder.DecoderConfig(2048, 256, 512, 4, 4, 2, 64)
+SHAPE = decoder.DecoderConfig(2048, 512, 2048, 4, 8, 2, 64)  # copies of 1 MiB are reported
 
 
 @pytest.mark.parametrize("apart", [True, False])
