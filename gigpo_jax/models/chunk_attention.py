@@ -19,9 +19,8 @@ def chunk_attention(
 ) -> jax.Array:
     """Computes attention of chunks of sequences over their slots' cache.
 
-    The cache holds the chunks too. It goes over blocks of the cache up to the last position, with
-    the running maximum and sum of the softmax (arXiv 2205.14135, algorithm 1). Further blocks would
-    not change a bit: a result does not depend on other rows.
+    The cache holds the chunks too. It is read up to the last position, and a result does not depend
+    on other rows.
 
     Args:
       query: [B, T, H, K] in the compute dtype, rotary applied.
@@ -42,6 +41,23 @@ def chunk_attention(
 
         if not window and decode_kernel.fits(query, key):
             return decode_kernel.decode_attention(query, key, value, layer, slots, positions)
+    return _attend_blocks(query, key, value, layer, slots, positions, window)
+
+
+def _attend_blocks(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    layer: jax.Array | int,
+    slots: jax.Array | None,
+    positions: jax.Array,
+    window: jax.Array | int | None,
+) -> jax.Array:
+    """Computes `chunk_attention` in plain XLA.
+
+    It goes over blocks of the cache up to the last position, with the running maximum and sum of
+    the softmax (arXiv 2205.14135, algorithm 1). Further blocks would not change a bit.
+    """
     rows, length, heads, head_dim = query.shape
     groups, capacity = key.shape[2:4]
     block = _block_size(capacity)

@@ -59,9 +59,6 @@ def decode_attention(
     part_blocks = pl.cdiv(blocks, pl.cdiv(PROGRAMS, rows * groups * tiles))
     parts = pl.cdiv(blocks, part_blocks)
 
-    def whole(array: jax.Array) -> pl.BlockSpec:
-        return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
-
     queries = query.reshape(rows, length, groups, shared, head_dim)
     queries = queries.swapaxes(1, 2).reshape(rows, groups, count, head_dim)
     # A row without a new token reads one entry: its result is finite, and dropped. A row of a slot
@@ -78,10 +75,7 @@ def decode_attention(
         grid=(rows, groups, tiles * parts),
         in_specs=[
             pl.BlockSpec((None, None, tile, head_dim), lambda r, g, p: (r, g, p // parts, 0)),
-            whole(key),
-            whole(value),
-            whole(layers),
-            whole(places),
+            *map(_whole, (key, value, layers, places)),
             pl.BlockSpec((None, tile), lambda r, g, p: (r, p // parts)),
         ],
         out_specs=[
@@ -100,11 +94,19 @@ def decode_attention(
         interpret=interpret,
         name="decode_attention",
     )(queries, key, value, layers, places, filled)
-    # Part 0 has the first entry, which every query sees: the maximum is a real score.
-    weights = jnp.exp(highest - highest.max(axis=2, keepdims=True))
-    joined = (mixed * weights[..., None]).sum(axis=2) / (total * weights).sum(axis=2)[..., None]
+    joined = _join_softmax_parts(mixed, highest, total)
     joined = joined.reshape(rows, groups, length, shared, head_dim).swapaxes(1, 2)
     return joined.reshape(query.shape).astype(query.dtype)
+
+
+def _whole(array: jax.Array) -> pl.BlockSpec:
+    return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
+
+
+def _join_softmax_parts(mixed: jax.Array, highest: jax.Array, total: jax.Array) -> jax.Array:
+    # Part 0 has the first entry, which every query sees: the maximum is a real score.
+    weights = jnp.exp(highest - highest.max(axis=2, keepdims=True))
+    return (mixed * weights[..., None]).sum(axis=2) / (total * weights).sum(axis=2)[..., None]
 
 
 def _attend_part(
