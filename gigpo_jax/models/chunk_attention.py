@@ -51,7 +51,7 @@ def _attend_blocks(
     layer: jax.Array | int,
     slots: jax.Array | None,
     positions: jax.Array,
-    window: jax.Array | int | None,
+    window: int,
 ) -> jax.Array:
     """Computes `chunk_attention` in plain XLA.
 
