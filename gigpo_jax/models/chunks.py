@@ -76,9 +76,10 @@ def extend(
             cache = write_window_tokens(cache, (key, value), index, slots, positions, capacity)
         else:
             cache = write_chunks(cache, key, value, index, slots, starts)
-        stores = (cache.key, cache.value)
-        mixed = chunk_attention(query, *stores, index, slots, positions, window, kernels)
-        return mixed, cache
+        out = chunk_attention(
+            query, cache.key, cache.value, index, slots, positions, window, kernels
+        )
+        return out, cache
 
     def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:
         from gigpo_jax.models.delta_chunks import ChunkRows, mix_chunks
