@@ -58,11 +58,10 @@ def extend(
     Returns:
       The logits [B, V] f32 after the last token of each chunk, and the cache.
     """
-    offsets = jnp.arange(tokens.shape[1])
-    indices = starts[:, None] + offsets
+    indices = starts[:, None] + jnp.arange(tokens.shape[1])
     # Padding gets an index beyond the cache, which attention ignores.
     capacity = cache.key.shape[3]
-    positions = jnp.where(offsets < lengths[:, None], indices, capacity)
+    positions = jnp.where(indices < (starts + lengths)[:, None], indices, capacity)
 
     def attend(
         window: int, index: jax.Array, cache: KVCache, *arrays: jax.Array
@@ -76,9 +75,8 @@ def extend(
             cache = write_window_tokens(cache, (key, value), index, slots, positions, capacity)
         else:
             cache = write_chunks(cache, key, value, index, slots, starts)
-        out = chunk_attention(
-            query, cache.key, cache.value, index, slots, positions, window, kernels
-        )
+        stores = (cache.key, cache.value)
+        out = chunk_attention(query, *stores, index, slots, positions, window, kernels)
         return out, cache
 
     def mix(index: jax.Array, cache: KVCache, *arrays: jax.Array) -> tuple[jax.Array, KVCache]:
