@@ -111,6 +111,20 @@ def household_samples(config: decoder.DecoderConfig, tokens: int, row_length: in
     return samples
 
 
+def count_operations(config: decoder.DecoderConfig, samples: list[Sample]) -> float:
+    """Operations of an update on all samples."""
+    lengths = np.array([len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples], float)
+    responses = sum(len(s.response_tokens) for s in samples)
+    width = config.num_heads * config.head_dim
+    operations = (
+        6 * matrix_weights(config) * lengths.sum()
+        + 6 * config.vocab_size * config.hidden_size * responses
+    )
+    # A token sees half of its segment on average; scores and mixing, forward and twice that
+    # backward.
+    return operations + 6 * 2 * config.num_layers * width * (lengths**2).sum() / 2
+
+
 def measure_train(
     config: decoder.DecoderConfig, args: argparse.Namespace, peak: float, bandwidth: float
 ) -> Result:
@@ -156,16 +170,7 @@ def measure_train(
     seconds = time_call(step, args.repeats)
     if args.trace:
         write_trace(step, args.trace)
-    lengths = np.array([len(s.prompt_tokens) + len(s.response_tokens) - 1 for s in samples], float)
-    responses = sum(len(s.response_tokens) for s in samples)
-    width = config.num_heads * config.head_dim
-    operations = (
-        6 * matrix_weights(config) * lengths.sum()
-        + 6 * config.vocab_size * config.hidden_size * responses
-    )
-    # A token sees half of its segment on average; scores and mixing, forward and twice that
-    # backward.
-    operations += 6 * 2 * config.num_layers * width * (lengths**2).sum() / 2
+    operations = count_operations(config, samples)
     return {
         "tokens_per_s": round(stats["batch/tokens"] / seconds),
         "seconds": round(seconds, 4),

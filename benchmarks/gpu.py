@@ -58,8 +58,8 @@ COMPARED: dict[str, tuple[str, ...]] = {
 }
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
+def make_parser() -> argparse.ArgumentParser:
+    """The flags."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=[*PUBLISHED, "tiny"], default="1.5b")
     parser.add_argument(
@@ -112,6 +112,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=None, help="default: benchmarks/results/<device>.json"
     )
+    return parser
+
+
+def parse() -> argparse.Namespace:
+    """The command line, with sizes that fit the shape."""
+    parser = make_parser()
     args = parser.parse_args()
     if (args.peak_tflops is None) != (args.bandwidth_gb is None):
         parser.error("give both --peak-tflops and --bandwidth-gb, or neither")

@@ -34,6 +34,7 @@ from gigpo_credit.columns import hash_names, make_columns  # noqa: E402
 from gigpo_jax.core.errors import InputError  # noqa: E402
 from gigpo_jax.core.settings import FRACTION, Setting  # noqa: E402
 from gigpo_jax.rl.advantages import CHOICES, Advantages, check_choices  # noqa: E402
+from gigpo_jax.rl.algorithm_types import Algorithm  # noqa: E402
 from gigpo_jax.rl.algorithms import ALGORITHMS, find_algorithm, make_advantages  # noqa: E402
 from gigpo_jax.rl.types import StepColumns, collect_columns  # noqa: E402
 from gigpo_jax.tools.credit import grades  # noqa: E402
@@ -93,15 +94,7 @@ def advantages(
     switches = {key: value for key, value in settings.items() if key in CHOICES}
     check_choices(**{"normalize": normalize, **switches})
     own_settings = {key: value for key, value in settings.items() if key not in CHOICES}
-    with _argument_names():
-        known = find_algorithm(algorithm, own_settings)
-    if known.changes:
-        raise InputError(
-            f"changes {known.changes}, which columns of steps cannot tell",
-            key="algorithm",
-            value=algorithm,
-            fix="train it with gigpo_jax, or choose another one",
-        )
+    known = _find_known(algorithm, own_settings)
     arguments = {
         "reward": reward,
         "penalty": penalty,
@@ -113,19 +106,9 @@ def advantages(
     }
     given = make_columns(arguments, columns or {})
     rows = len(given["reward"])
-    given.setdefault("penalty", np.zeros(rows, np.float32))
     has_anchors = "anchor" in given
-    if not has_anchors:
-        given["anchor"] = hash_names(range(rows), {})
     values = {key: setting.default for key, setting in known.settings.items()} | own_settings
-    if "next_anchor" in known.columns and "next_anchor" not in given:
-        given["next_anchor"] = _next_rows(given)
-    if "truncated" in known.columns and values.get("truncation") == "end":
-        # The column is not read then.
-        given.setdefault("truncated", np.zeros(rows, bool))
-    for name in known.columns:
-        if name not in given:
-            raise InputError(f"{algorithm} needs it", key=name, value="None", fix="give the column")
+    _fill_columns(given, algorithm, known, values)
     with _argument_names():
         function = _compile(
             algorithm, preset, gamma, step_weight, normalize, tuple(sorted(settings.items()))
@@ -218,6 +201,38 @@ def _check_number(key: str, value: Any, setting: Setting) -> float:
     if complaint:
         raise InputError(complaint, key=key, value=repr(value), fix=fix)
     return number
+
+
+def _find_known(name: str, settings: Mapping[str, Any]) -> Algorithm:
+    """An algorithm whose effect is in advantages of steps; raises InputError for another one."""
+    with _argument_names():
+        algorithm = find_algorithm(name, settings)
+    if algorithm.changes:
+        raise InputError(
+            f"changes {algorithm.changes}, which columns of steps cannot tell",
+            key="algorithm",
+            value=name,
+            fix="train it with gigpo_jax, or choose another one",
+        )
+    return algorithm
+
+
+def _fill_columns(
+    given: dict[str, np.ndarray], name: str, algorithm: Algorithm, values: Mapping[str, Any]
+) -> None:
+    """Adds columns that follow from others; raises InputError for one that is missing."""
+    rows = len(given["reward"])
+    given.setdefault("penalty", np.zeros(rows, np.float32))
+    if "anchor" not in given:
+        given["anchor"] = hash_names(range(rows), {})
+    if "next_anchor" in algorithm.columns and "next_anchor" not in given:
+        given["next_anchor"] = _next_rows(given)
+    if "truncated" in algorithm.columns and values.get("truncation") == "end":
+        # The column is not read then.
+        given.setdefault("truncated", np.zeros(rows, bool))
+    for column in algorithm.columns:
+        if column not in given:
+            raise InputError(f"{name} needs it", key=column, value="None", fix="give the column")
 
 
 def _next_rows(given: Mapping[str, np.ndarray]) -> np.ndarray:
