@@ -86,12 +86,14 @@ def trained(flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SIGNALLED = """
-import importlib, os, runpy, sys
-module, name, number, *argv = sys.argv[1:]
+import importlib, itertools, os, runpy, sys
+module, name, number, call, *argv = sys.argv[1:]
 where = importlib.import_module(module)
 original = getattr(where, name)
+calls = itertools.count(1)
 def signalled(*args, **kwargs):
-    os.kill(os.getpid(), int(number))
+    if next(calls) == int(call):
+        os.kill(os.getpid(), int(number))
     return original(*args, **kwargs)
 setattr(where, name, signalled)
 sys.argv = ["main.py", *argv]
@@ -119,7 +121,7 @@ def test_a_signal_outside_of_training_is_one_line_and_its_status(
     tmp_path: Path,
 ):
     workdir = trained if mode in ("eval", "export") else tmp_path / "run"
-    code = ("-c", SIGNALLED, module, name, str(int(number)))
+    code = ("-c", SIGNALLED, module, name, str(int(number)), "1")
     out = [f"--out={tmp_path / 'out'}"] if mode != "train" else []
     run = start(
         workdir,
@@ -132,6 +134,21 @@ def test_a_signal_outside_of_training_is_one_line_and_its_status(
     assert end(run) == (128 + number, [f"gigpo_jax: stopped by {number.name}"])
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_signal_in_the_greedy_half_of_an_evaluation_leaves_the_sampled_one(
+    trained: Path, flags: list[str], tmp_path: Path
+):
+    out = tmp_path / "eval.json"
+    number = signal.SIGTERM
+    code = ("-c", SIGNALLED, "gigpo_jax.rollout.worker", "rollout", str(int(number)), "2")
+    words = (*flags, f"--out={out}", "--config.train.iterations=1")
+    assert end(start(trained, "eval", *words, code=code)) == (
+        128 + number,
+        [f"gigpo_jax: stopped by {number.name}"],
+    )
+    (label,) = json.loads(out.read_text())["results"]
+    assert label.startswith("temperature")
 
 
 def test_a_second_run_in_a_folder_is_refused_and_the_first_goes_on(
