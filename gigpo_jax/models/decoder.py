@@ -91,20 +91,18 @@ class ModelResult(NamedTuple):
 
     Attributes:
       hidden: [B, T, D] after the final norm; with `lengths`, of the last tokens, [B, D].
-      keys_values: keys and values, each [L, B, T, G, K], of layers that see whole texts; None
-        without `lengths`.
+      keys_values: keys and values, each [L, B, T, G, K], of layers with attention; None without
+        `lengths`.
       routes: [L', B, T, k] i32, experts of the tokens in each layer that has experts; None unless
         they are kept.
       states: `DeltaState` [M, B, ...] of layers without attention; None without `lengths`, and for
         models that have none.
-      window_keys_values: keys and values of layers that see a window, likewise.
     """
 
     hidden: jax.Array
     keys_values: Any
     routes: Any
     states: Any = None
-    window_keys_values: Any = None
 
 
 def run_model(
@@ -145,31 +143,33 @@ def run_model(
         )
     if not config.for_cpu:
         x = execution.constrain(x)
-    layers = _Layers(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
+    layers = LayerLoop(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
     # The last layer may drop tokens whose experts nobody asks for.
     are_apart = isinstance(params[config.layer_runs[0].stack], tuple)
     selects_in_last = are_apart and not keeps_routes
     last_select = select if selects_in_last else select_all
     layer_routes = None if routes is None else _split_routes(config, routes)
-    outputs: dict[str, list[Any]] = {"text": [], "window": [], "state": []}
+    outputs: list[Any] = []
+    states: list[Any] = []
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
         if are_apart:
             x, results = layers.run_apart(run, x, *inputs, last_select)
         else:
             x, results = layers.run_stacked(run, x, *inputs)
-        outputs[run.cache] += results
+        if run.stack == DELTA_LAYERS:
+            states += [result[0] for result in results]
+        else:
+            outputs += results
     hidden = apply_final_norm(config, params, x)
-    chosen = _join_runs([output[1] for output in outputs["text"] if output[1] is not None])
+    keys_values = _join_runs([output[0] for output in outputs])
+    chosen = _join_runs([output[1] for output in outputs if output[1] is not None])
     selected = hidden if selects_in_last else select(hidden)
-    texts, windows, states = (
-        _join_runs([result[0] for result in results]) for results in outputs.values()
-    )
-    return ModelResult(selected, texts, chosen, states, windows)
+    return ModelResult(selected, keys_values, chosen, _join_runs(states))
 
 
 @dataclass(frozen=True)
-class _Layers:
+class LayerLoop:
     """Runs layers over packed rows.
 
     Attributes:
@@ -194,7 +194,8 @@ class _Layers:
         """Runs stacked layers in a scan; the results of all layers are one."""
         layers, replayed = _slice_run(self.config, run, (stacked, routes))
         length = run.stop - run.start
-        numbers = None if self.deep is None else jnp.arange(run.first, run.first + length)
+        is_numbered = self.deep is not None or len(self.angles) > 1
+        numbers = jnp.arange(run.first, run.first + length) if is_numbered else None
         run_layer = self._layer_function(run, stacked)
         x, result = jax.lax.scan(
             self.execution.add_remat(run_layer),
@@ -230,7 +231,8 @@ class _Layers:
 
             attend = text_mixer(self.config, self.segment_ids, self.lengths)
         else:
-            attend = self._attend_function(run.kind.window)
+            attend = self.attend_function(run.kind.window)
+        angles = self.angles[run.kind]
 
         def run_layer(
             x: jax.Array,
@@ -241,9 +243,12 @@ class _Layers:
             # The name under which the policy "offload" moves the input of a layer to the host.
             x = checkpoint_name(x, INPUT)
             layer = nnx.merge(graph, params)
-            experts = self.execution.experts
-            angles = self.angles[run.kind]
-            x, keys_values, chosen = layer(x, angles, attend, select, experts, replayed)
+            kind = angles, attend
+            if len(self.angles) > 1:
+                from gigpo_jax.models.layer_kinds import select_kind
+
+                kind = select_kind(self, number)
+            x, keys_values, chosen = layer(x, *kind, select, self.execution.experts, replayed)
             if self.deep is not None:
                 from gigpo_jax.models.vision.vision import add_deep_features
 
@@ -253,7 +258,7 @@ class _Layers:
 
         return run_layer
 
-    def _attend_function(self, window: int) -> Callable[..., Any]:
+    def attend_function(self, window: int) -> Callable[..., Any]:
         """Returns attention of layers with a window; 0: without."""
         longest = self.execution.max_segment
         length = self.segment_ids.shape[-1]

@@ -3,7 +3,6 @@
 `families` has what models of one `model_type` have in common.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,30 +62,23 @@ class AttentionKind(NamedTuple):
 
 
 class LayerRun(NamedTuple):
-    """Neighbouring layers of one stack and one kind.
+    """Neighbouring layers of one stack.
 
     Attributes:
       stack: key of the stack in the parameters that holds them.
-      kind: their attention.
       start: index of the first one in the stack.
       stop: index behind the last one in the stack.
       first: index of the first one in the model.
-      place: index of the first one among the layers with the same `cache`.
+      place: index of the first one in the cache.
+      kind: attention of the first one; of all in a model of one kind, see `layer_kinds`.
     """
 
     stack: str
-    kind: AttentionKind
     start: int
     stop: int
     first: int
     place: int
-
-    @property
-    def cache(self) -> str:
-        """What the layers keep: keys and values of a "text", or of a "window", or a "state"."""
-        if self.stack == DELTA_LAYERS:
-            return "state"
-        return "window" if self.kind.window else "text"
+    kind: AttentionKind
 
 
 @dataclass(frozen=True)
@@ -201,20 +193,20 @@ class DecoderConfig:
 
     @property
     def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The layers in their order, as one run where all are of one stack and one kind."""
+        """The layers in their order, as one run where all are of one stack."""
         runs: list[LayerRun] = []
         ends = dict.fromkeys(STACKS, 0)
-        places: Counter[str] = Counter()
         for layer, kind in enumerate(self.attention_kinds):
             has_experts = self.experts is None or self.experts.has_experts(layer)
             stack = LAYERS if has_experts else DENSE_LAYERS
             if self.layer_types and self.layer_types[layer] == LINEAR:
                 stack = DELTA_LAYERS
-            run = LayerRun(stack, kind, ends[stack], ends[stack], layer, 0)
-            if not runs or runs[-1][:2] != run[:2]:
-                runs.append(run._replace(place=places[run.cache]))
+            end = ends[stack]
+            if not runs or runs[-1].stack != stack:
+                # Models with layers without attention have all others in one stack.
+                place = layer if self.delta is None else end
+                runs.append(LayerRun(stack, end, end, layer, place, kind))
             ends[stack] += 1
-            places[run.cache] += 1
             runs[-1] = runs[-1]._replace(stop=ends[stack])
         return tuple(runs)
 

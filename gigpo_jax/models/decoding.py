@@ -1,7 +1,7 @@
 """Prompts and single tokens over a KV cache of static shape."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,13 +102,12 @@ def prefill(
         lengths,
         keeps_routes=cache.routes is not None,
     )
-    if result.keys_values is not None:
-        key, value = result.keys_values
-        cache = write_prompts(cache, key, value, slots)
+    keys, values = result.keys_values
     if cache.windows is not None:
         from gigpo_jax.models.window_cache import write_prompt_windows
 
-        cache = write_prompt_windows(cache, result.window_keys_values, lengths, slots)
+        cache, keys, values = write_prompt_windows(config, cache, keys, values, lengths, slots)
+    cache = write_prompts(cache, keys, values, slots)
     if cache.routes is not None:
         from gigpo_jax.models.routes import write_prompt_routes
 
@@ -214,7 +213,12 @@ def run_layers(
     Returns:
       The residual stream [..., D] of the selected tokens, and the cache.
     """
-    for run in config.layer_runs:
+    runs: Sequence[LayerRun] = config.layer_runs
+    if len(angles) > 1:
+        from gigpo_jax.models.layer_kinds import split_runs
+
+        runs = split_runs(config)
+    for run in runs:
         layers = params[run.stack]
         graph = layer_graph(config, adapted_linears(layers), run.stack)
 

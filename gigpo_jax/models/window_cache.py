@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gigpo_jax.models.cache import KVCache, constrain_order, to_cache_dtype, write_prompts
 from gigpo_jax.models.decoder_config import DecoderConfig
@@ -36,23 +37,37 @@ def init_windows(config: DecoderConfig, slots: int, length: int, dtype: Any) -> 
 
 
 def write_prompt_windows(
-    cache: KVCache, entries: tuple[jax.Array, jax.Array], lengths: jax.Array, slots: jax.Array
-) -> KVCache:
+    config: DecoderConfig,
+    cache: KVCache,
+    key: jax.Array,
+    value: jax.Array,
+    lengths: jax.Array,
+    slots: jax.Array,
+) -> tuple[KVCache, jax.Array, jax.Array]:
     """Writes the last tokens of prompts into the windows of a cache.
 
     Args:
+      config: model shape.
       cache: cache with windows.
-      entries: keys and values as for `write_prompts`.
+      key: [L, B, T, G, K] of all layers.
+      value: [L, B, T, G, K].
       lengths: [B] i32, tokens of the prompts.
       slots: [B] i32, slot of each prompt; S for none.
+
+    Returns:
+      The cache, and keys and values of the other layers.
     """
     assert cache.windows is not None
+    has_window = np.array([kind.window > 0 for kind in config.attention_kinds])
     last = lengths[:, None] - 1
     places = jnp.arange(cache.windows.key.shape[3])
     # The newest token of each place; places without one get token 0, which nobody sees there.
     tokens = jnp.maximum(last - (last - places) % len(places), 0)[None, :, :, None, None]
-    key, value = (jnp.take_along_axis(entry, tokens, axis=2) for entry in entries)
-    return replace(cache, windows=write_prompts(cache.windows, key, value, slots))
+    newest_key, newest_value = (
+        jnp.take_along_axis(x[has_window], tokens, axis=2) for x in (key, value)
+    )
+    windows = write_prompts(cache.windows, newest_key, newest_value, slots)
+    return replace(cache, windows=windows), key[~has_window], value[~has_window]
 
 
 def write_window_tokens(

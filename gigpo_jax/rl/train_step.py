@@ -225,7 +225,7 @@ def _accumulate_gradients(
 
     # A model with layers of two kinds scans slices of its stacks: jax 0.10 cannot add to their
     # gradients in place.
-    is_sliced = isinstance(params, dict) and "dense_layers" in params
+    is_sliced = isinstance(params, dict) and bool({"dense_layers", "delta_layers"} & params.keys())
     value_references = []
 
     def place_for_gradient(path: tuple, reference: Any) -> Any:

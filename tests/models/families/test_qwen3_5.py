@@ -311,7 +311,7 @@ def test_remat_equals_plain(remat: str) -> None:
 
 def test_layers_differ_by_kind() -> None:
     """The order of the kinds has an effect, and each layer has its own weights."""
-    runs = [(run.stack, *run[2:]) for run in CONFIG.layer_runs]
+    runs = [run[:5] for run in CONFIG.layer_runs]
     assert runs == [
         ("delta_layers", 0, 2, 0, 0),
         ("layers", 0, 1, 2, 0),
