@@ -107,7 +107,15 @@ def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Pat
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("moe", marks=pytest.mark.slow), "moe_mixed", "smollm3", "gemma3", "qwen3_5"],
+    [
+        pytest.param("moe", marks=pytest.mark.slow),
+        pytest.param("llama3", marks=pytest.mark.slow),
+        pytest.param("mistral_yarn", marks=pytest.mark.slow),
+        "moe_mixed",
+        "smollm3",
+        "gemma3",
+        "qwen3_5",
+    ],
 )
 def test_packed_texts_equal_those_of_transformers_alone(name: str, tmp_path: pathlib.Path) -> None:
     config = SMALL[name]
