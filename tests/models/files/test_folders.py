@@ -25,7 +25,7 @@ def test_a_missing_model_of_a_packaged_config_names_the_config_that_makes_it(
     # As in a wheel: the configs are there, and no models.
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.setattr("gigpo_jax.core.packaged.ROOT", tmp_path)
-    monkeypatch.setattr(folders, "ROOT", tmp_path)
+    monkeypatch.setattr("gigpo_jax.models.files.hub.ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         folders.model_folder(path, "")
