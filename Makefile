@@ -207,4 +207,4 @@ $(PREFLIGHT)/.installed: $(VENV)/.installed-dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) build dist site *.egg-info
+	rm -rf $(VENV) $(VLLM) $(PREFLIGHT) $(INTERFACES) $(TRAINERS) $(TOOLS) .venv-fuzz .venv-launch build dist site *.egg-info

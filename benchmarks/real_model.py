@@ -159,9 +159,13 @@ def run(args: argparse.Namespace, scratch: Path) -> bool:
         os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / args.parallel:.2f}"
     flags = [f"--config={task.training}", f"--config.model.path={warm}", *settings]
     with ThreadPoolExecutor(args.parallel) as pool:
-        for seed in args.seeds:
-            for arm in args.arms:
-                pool.submit(run_arm, arm, seed, flags, task.transfer, args.out, deadline)
+        futures = [
+            pool.submit(run_arm, arm, seed, flags, task.transfer, args.out, deadline)
+            for seed in args.seeds
+            for arm in args.arms
+        ]
+    for future in futures:
+        future.result()  # raises what an arm raised
     return True
 
 

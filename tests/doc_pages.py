@@ -51,12 +51,6 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
             yield "", re.sub(r"^ {4}", "", match[1], flags=re.MULTILINE)
 
 
-def prose(text: str) -> str:
-    """The text without blocks of code."""
-    text = FENCE.sub("", text)
-    return re.sub(r"(?:^|\n)\n(?: {4}[^\n]*\n)+", "\n", text)
-
-
 def command_lines(text: str) -> Iterator[list[str]]:
     """The words of each command in a page's blocks, without the assignments before it.
 

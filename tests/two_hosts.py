@@ -140,7 +140,7 @@ async def unanswered(hosts: Hosts) -> list[str]:
         return []
     run.host_votes.STOP_LIMIT_S = 0.2
     told = [(await hosts.stop(Stop(1, reason))).text for reason in ("stopped", "failed then")]
-    atexit.unregister(run.host_votes._leave)
+    atexit.unregister(run.host_votes.leave_run)
     return told
 
 

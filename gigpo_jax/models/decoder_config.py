@@ -101,7 +101,7 @@ class DecoderConfig:
       eos_token_id: token id or ids in config.json, or None.
       value_head: number of values a token that are the output of a critic, in place of scores of
         tokens; 0: a language model.
-      model_type: one of `families.FAMILIES`, as in config.json.
+      model_type: one of `families.family.FAMILIES`, as in config.json.
       rope_scaling: scaling of the rotary frequencies; None for none.
       vision: shape of the tower that reads images; None for none.
       experts: the experts, of model_type "qwen3_moe" alone; None for none.

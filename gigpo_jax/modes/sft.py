@@ -282,7 +282,7 @@ def encode_demonstrations(
             if len(target) > longest:
                 continue
             sample = Sample(
-                # From the left, as `prompts.fit_prompt` cuts.
+                # From the left, as `prompt_building.fit_prompt` cuts.
                 np.asarray(tokens, np.int32)[-limit:],
                 target,
                 # Behaviour log-probabilities, which the cross-entropy does not read.

@@ -53,7 +53,7 @@ class StepBatch:
       values: `ValueTargets`, or None.
       teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that has read the
         outcome of the action, or of another model; or None.
-      images: `models.vision.Images` of each microbatch, [M, ...], or None.
+      images: `models.vision.vision.Images` of each microbatch, [M, ...], or None.
       routes: [M, B, T, R] integers, experts of each token in place of the routers' choices (R: k
         for each layer with experts), or None.
     """

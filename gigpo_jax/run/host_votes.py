@@ -109,6 +109,8 @@ class HostVotes(Hosts):
                 earlier_stop = _agreed(self._votes())
             # The first host is gone, and its store with it.
             except jax.errors.JaxRuntimeError:
+                if host == 0:
+                    raise error from None
                 leave_run(1, describe_loss(host, 0))
             text = " ".join(f"{type(error).__name__}: {error}".split())
             self.agree(Stop(getattr(error, "status", 1), f"stopped: {text}", saves=False))

@@ -161,6 +161,7 @@ import tensorstore
 from orbax.checkpoint._src.serialization import serialization
 from gigpo_jax.core.errors import StorageError
 from gigpo_jax.run.checkpoint import Checkpointer
+from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from tests.run.test_checkpoint import make_state
 
 async def leave(error):

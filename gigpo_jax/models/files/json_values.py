@@ -9,6 +9,8 @@ from gigpo_jax.core.errors import InputError
 # Generous: stops a broken file before arrays of such a size, or so many layers, are tried.
 _LARGEST_SIZE = 2**24
 _LARGEST_COUNT = 2**14
+_LARGEST_LENGTH = 2**30  # some folders write a huge number for no limit
+_LENGTHS = ("max_position_embeddings", "sliding_window")
 FIX = "use the config.json that belongs to the model"
 
 
@@ -38,8 +40,10 @@ class JsonValues:
     def size(self, key: str, default: int | None = None) -> int:
         """Reads a whole number from 1 on."""
         value = self.get(key, default)
-        # Not `isinstance`, for which `true` is an int.
         largest = _LARGEST_COUNT if key.startswith("num_") else _LARGEST_SIZE
+        if key in _LENGTHS:
+            largest = _LARGEST_LENGTH
+        # Not `isinstance`, for which `true` is an int.
         if type(value) is not int or not 1 <= value <= largest:
             raise self.error(f"{key}={value!r:.80} must be a whole number from 1 to {largest}")
         return value

@@ -224,7 +224,7 @@ def write_safetensors(
     dtype: np.dtype,
     on_tensor: OnTensor | None = None,
 ) -> None:
-    """Writes contiguous arrays in `dtype` with `safetensors_file.write_file`."""
+    """Writes contiguous arrays in `dtype` with `safetensors_output.write_file`."""
     data = (tensor.reshape(-1).view(np.uint8).data for tensor in tensors)
     write_file(file, names, _NAMES[dtype.name], data, on_tensor)
 

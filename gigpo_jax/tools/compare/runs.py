@@ -24,9 +24,9 @@ from gigpo_jax.run.saved_runs import read_records
 # optimizer, the anchor and the forks may differ: they are compared.
 EQUAL_SECTIONS = ("env.", "model.", "sampling.", "train.", "eval.")
 # Forks take the place of whole episodes, so the number of episodes stays equal.
-_COMPARED = re.compile(r"env\.(mix\.\w+\.)?anchor|train\.fork(s|_choice)")
+_COMPARED = re.compile(r"env\.(mix\.\w+\.)?(options\.)?anchor|train\.fork(s|_choice)")
 # First in the label of an arm.
-LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.anchor", "train.forks")
+LABEL_KEYS = ("rl.algorithm", "rl.preset", "env.anchor", "env.options.anchor", "train.forks")
 
 
 @dataclass(frozen=True)

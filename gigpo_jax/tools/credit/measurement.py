@@ -38,6 +38,7 @@ _FREE = (
     "env.start_timeout_s",
     "env.step_timeout_s",
     "env.anchor",
+    "env.options.anchor",  # of environments of other packages
     "env.regret",
 )
 

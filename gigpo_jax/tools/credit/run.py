@@ -145,7 +145,7 @@ def run(config: ConfigDict, workdir: Path, choice: MeasurementChoice) -> int:
         gradients = group_gradients(config, policy, opened.mesh, opened.trained, measurement.steps)
     scored = score_steps(finished_steps(first))
     # A text critic reads the run's own anchors: if they are not graded, it has no values.
-    own_steps = anchored.get(config.env.anchor)
+    own_steps = anchored.get(options.get("anchor") or config.env.anchor)
     own_scored = None if own_steps is None else score_steps(own_steps)
     columns = _estimate_columns(config, opened, signals, scored, own_scored)
     available_columns = given_columns(scored.steps) | {*columns}
@@ -314,7 +314,9 @@ def _make_environments(
     # unless rewards depend on it; then the run's own options have it.
     regret = {"regret": True} if "regret" in registry.spec(name).run_arguments else {}
     if not anchors:
-        return {config.env.anchor: registry.make(name, **{**options, **regret})}
+        return {
+            options.get("anchor") or config.env.anchor: registry.make(name, **{**options, **regret})
+        }
     return {
         anchor: registry.make(name, **{**options, **regret, "anchor": anchor}) for anchor in anchors
     }

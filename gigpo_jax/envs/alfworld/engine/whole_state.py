@@ -1,4 +1,4 @@
-"""The whole state of a game in words, for `env.options.anchor=state`."""
+"""The whole state of a game in words, for `env.anchor=state`."""
 
 from collections.abc import Set
 
