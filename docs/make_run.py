@@ -136,9 +136,9 @@ def describe_files() -> str:
     """The section of the page."""
     files = run_files()
     text = (
-        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order; files of one "
-        "line are left out. What other configs use is imported by name, or inside functions. `tests/test_read_a_run.py` "
-        "counts their lines, and `python -m docs.make_run` writes the list."
+        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order, users before "
+        "what they use; files of one line are left out. What other configs use is imported by name, or inside functions. "
+        "A *signal* computes further columns of steps; *scores* are log-probabilities of finished episodes under a model."
     )
     lines = [TITLE, textwrap.fill(text, 120)]
     for names, title in ROOMS.items():
