@@ -93,6 +93,18 @@ def test_conversations_continue_in_their_slots(changes: dict, chunk: int, keeps:
         ({"train.groups": 64}, 128),
         ({"train.groups": 4, "train.group_size": 5}, 32),
         ({"train.groups": 1, "train.group_size": 6}, 16),
+        # Two rollouts are played at a time.
+        (
+            {
+                "train.groups": 4,
+                "train.group_size": 5,
+                "train.max_staleness": 1,
+                "train.inflight": True,
+                "engine.name": "jax_server",
+                "engine.urls": "http://a:1",
+            },
+            64,
+        ),
         ({"train.groups": 1, "train.group_size": 6, "engine.slots": 5}, 5),
     ],
 )

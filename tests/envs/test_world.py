@@ -59,6 +59,8 @@ def test_prompts_have_the_task_a_window_of_history_and_the_actions() -> None:
         "and </think>. Then choose one action from the list and give it, and nothing else, between <action> and </action>.",
     ]
     assert not player.respond("open drawer 2").valid
+    # A new episode shows nothing of the one before.
+    assert player.reset(world.tasks[0]).prompt == world.play().reset(world.tasks[0]).prompt
 
 
 def test_an_episode_ends_after_its_last_action_also_where_the_environment_has_no_limit() -> None:
