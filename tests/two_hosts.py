@@ -72,7 +72,7 @@ def found(groups: range) -> dict:
         episode(TASKS[group], group, member) for group in groups for member in range(group + 2)
     ]
     metrics_of_credit, credit = step_credit(
-        config, make_objective(config)[0], finished_steps(trajectories)
+        config, make_objective(config).advantages, finished_steps(trajectories), {}
     )
     for trajectory, _ in choose_episodes(trajectories, all_rows):
         trajectory.notes[LESSON] = f"{trajectory.group}, {trajectory.member}"
