@@ -275,6 +275,9 @@ def test_evaluation_and_export_use_the_newest_checkpoint(
     evaluation = json.loads((whole / "evaluations/iteration_000006.json").read_text())
     assert result["tasks"] == evaluation["tasks"]
     assert result["outcomes"]["sampled"] == evaluation["results"]["sampled"]
+    for decoding, temperature in (("sampled", 0.4), ("greedy", 0.0)):
+        saved = read_rollouts(tmp_path / f"eval_{decoding}.jsonl.gz")
+        assert saved.temperature == temperature
     won = [episode.won for episode in read_rollouts(tmp_path / "eval_greedy.jsonl.gz").episodes]
     assert sum(won) / 16 == result["results"]["greedy"]["all"]["success_rate"]
     done = run(whole, "export", *flags, f"--out={tmp_path / 'hf'}")
