@@ -109,9 +109,51 @@ class Conversation:
         Raises:
           NoSummaryRoom: `limit` is too small for summaries of this task.
         """
-        return _build_prompt(
-            self, observation, history, encode, limit, show_admissible, template_images
+        summaries = self.summaries
+        inputs, reader = read_inputs(observation, history, show_admissible, template_images)
+        inputs = replace(inputs, first="", history=())
+        beginning = _Beginning(*reader.collect_images(self.system(inputs)), reader, encode)
+        text, images = reader.collect_images(self.user(inputs))
+        has_images = reader.has_images or any(pair.images for pair in history.exchanges)
+
+        step_limit = limit
+        request = ""
+        if summaries is not None:
+            bare_inputs = replace(inputs, observation="", admissible=None)
+            request = self.request_summary(bare_inputs)
+            # The longest one: after a response without an end.
+            request_tokens = len(encode(request, (), response=()))
+            step_limit -= summaries.response + request_tokens
+            if not history.steps:
+                start_inputs = inputs if has_images else bare_inputs
+                start_tokens = len(beginning.encode_text(self.user(start_inputs)))
+                _check_summary_room(start_tokens + summaries.summary, step_limit, limit)
+
+        # A text of a megabyte is not encoded.
+        if history.exchanges and len(text) <= limit * LONGEST_TOKEN:
+            exchanges = _append_message(history.exchanges, text, images, encode)
+            if _count_tokens(exchanges) > step_limit:
+                exchanges = () if summaries else _drop_oldest(exchanges, beginning, limit)
+            if exchanges:
+                # Fewer exchanges than actions: the oldest ones are not shown any more.
+                is_cut = summaries is None and len(exchanges) <= history.steps
+                return _join_exchanges(exchanges, text, "history" if is_cut else "")
+        if history.exchanges and summaries is not None:
+            exchanges = _append_message(history.exchanges, request, (), encode)
+            return replace(_join_exchanges(exchanges, request, ""), asks_summary=True)
+
+        fitted = fit_prompt(
+            self.start,
+            inputs,
+            encode=beginning.encode_text,
+            limit=step_limit,
+            keep_observation=has_images,
         )
+        first = replace(beginning.read_exchange(fitted.text), tokens=tuple(fitted.tokens))
+        cut = fitted.cut
+        if history.steps and summaries is None:
+            cut = cut or "history"
+        return _join_exchanges((first,), "\n".join(filter(None, (first.system, first.text))), cut)
 
 
 def make_conversation(template: PromptTemplate) -> Conversation:
@@ -130,62 +172,6 @@ def make_conversation(template: PromptTemplate) -> Conversation:
     names = ("request_summary", "recall_summary")
     methods = {name: getattr(template, name) for name in names if hasattr(template, name)}
     return Conversation(user, system, **methods)
-
-
-def _build_prompt(
-    template: Conversation,
-    observation: Observation,
-    history: History,
-    encode: Callable[..., Sequence[int]],
-    limit: int,
-    show_admissible: bool,
-    template_images: Sequence[np.ndarray],
-) -> Prompt:
-    summaries = template.summaries
-    inputs, reader = read_inputs(observation, history, show_admissible, template_images)
-    inputs = replace(inputs, first="", history=())
-    beginning = _Beginning(*reader.collect_images(template.system(inputs)), reader, encode)
-    text, images = reader.collect_images(template.user(inputs))
-    has_images = reader.has_images or any(pair.images for pair in history.exchanges)
-
-    step_limit = limit
-    request = ""
-    if summaries is not None:
-        bare_inputs = replace(inputs, observation="", admissible=None)
-        request = template.request_summary(bare_inputs)
-        # The longest one: after a response without an end.
-        request_tokens = len(encode(request, (), response=()))
-        step_limit -= summaries.response + request_tokens
-        if not history.steps:
-            start_inputs = inputs if has_images else bare_inputs
-            start_tokens = len(beginning.encode_text(template.user(start_inputs)))
-            _check_summary_room(start_tokens + summaries.summary, step_limit, limit)
-
-    # A text of a megabyte is not encoded.
-    if history.exchanges and len(text) <= limit * LONGEST_TOKEN:
-        exchanges = _append_message(history.exchanges, text, images, encode)
-        if _count_tokens(exchanges) > step_limit:
-            exchanges = () if summaries else _drop_oldest(exchanges, beginning, limit)
-        if exchanges:
-            # Fewer exchanges than actions: the oldest ones are not shown any more.
-            is_cut = summaries is None and len(exchanges) <= history.steps
-            return _join_exchanges(exchanges, text, "history" if is_cut else "")
-    if history.exchanges and summaries is not None:
-        exchanges = _append_message(history.exchanges, request, (), encode)
-        return replace(_join_exchanges(exchanges, request, ""), asks_summary=True)
-
-    fitted = fit_prompt(
-        template.start,
-        inputs,
-        encode=beginning.encode_text,
-        limit=step_limit,
-        keep_observation=has_images,
-    )
-    first = replace(beginning.read_exchange(fitted.text), tokens=tuple(fitted.tokens))
-    cut = fitted.cut
-    if history.steps and summaries is None:
-        cut = cut or "history"
-    return _join_exchanges((first,), "\n".join(filter(None, (first.system, first.text))), cut)
 
 
 @dataclass(frozen=True)
