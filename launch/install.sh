@@ -75,9 +75,15 @@ if [ $require_hashes = yes ]; then
   exit
 fi
 # The versions of the lock without its hashes: an index may have built the files anew.
-versions=$(mktemp)
-trap 'rm -f "$versions"' EXIT
-sed -n 's/^\([^ #].*\) \\$/\1/p' "$here/launch/hashes/$platform.txt" >"$versions"
+unhash=(sed -n 's/^\([^ #].*\) \\$/\1/p' "$here/launch/hashes/$platform.txt")
+if [ $dry_run = yes ]; then
+  versions=versions.txt
+  printf '%q ' "${unhash[@]}" && echo "> $versions"
+else
+  versions=$(mktemp)
+  trap 'rm -f "$versions"' EXIT
+  "${unhash[@]}" >"$versions"
+fi
 run "${pip[@]}" -c "$versions" -r "${requirements:-$here/requirements.txt}" ${accelerator[@]+"${accelerator[@]}"}
 # Without what only alfworld's own engine needs: the games are made from its floor plans.
 run "${pip[@]}" --no-deps alfworld==0.4.2

@@ -46,8 +46,8 @@ def token_logprobs(
       hidden: [N, D] float, after the final norm.
       output_embedding: [V, D] float, or one with padding.
       targets: [N] i32, sampled tokens.
-      chunk: Number of tokens whose logits exist at a time; memory is chunk * V * 4 bytes, a few
-        times over. N is padded to a multiple of it.
+      chunk: Number of tokens whose logits exist at a time, at least 1; memory is chunk * V * 4
+        bytes, a few times over. N is padded to a multiple of it.
       temperature: Temperature of the sampler.
 
     Returns:

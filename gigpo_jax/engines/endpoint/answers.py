@@ -1,5 +1,6 @@
 """Answers in OpenAI's form for chats and completions: a JSON object, or the events of a stream."""
 
+import functools
 import itertools
 import json
 import logging
@@ -196,13 +197,18 @@ def _message(reply: Reply) -> Answer:
     return {"role": "assistant", "content": reply.text or None, "tool_calls": reply.calls}
 
 
+@functools.lru_cache(maxsize=1)  # it reads the table of added tokens
+def _read_token_bytes(tokenizer: Tokenizer) -> TokenBytes:
+    return TokenBytes(tokenizer.backend)
+
+
 def describe_logprobs(tokenizer: Tokenizer, completion: Completion) -> list[Answer]:
     """Returns text, bytes and log-probability of each token, as chats have them.
 
     A special token has its name as text. The bytes are the token's own, also if it holds a part of
     a character.
     """
-    token_bytes = TokenBytes(tokenizer.backend)
+    token_bytes = _read_token_bytes(tokenizer)
     rows = []
     for token, value in zip(completion.tokens.tolist(), completion.logprobs.tolist(), strict=True):
         own = token_bytes(token)
