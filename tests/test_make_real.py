@@ -34,8 +34,8 @@ BOUNDS = {
 
 def list_steps() -> list[str]:
     """Every line that `make real` runs or prints in a new clone."""
-    # All of them, also where this clone has files that they make.
-    command = ["make", "--always-make", "--dry-run", "real"]
+    # All of them, also where this clone has files that they make; a make within make names its folder first.
+    command = ["make", "--no-print-directory", "--always-make", "--dry-run", "real"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.replace("\\\n", "").splitlines()
 
