@@ -219,6 +219,85 @@ def household(folder: Path) -> ConfigDict:
     return config
 
 
+def train_iterations(config: ConfigDict, workdir: Path, iterations: int) -> None:
+    config.train.iterations = iterations
+    assert train.run(resolve(config), workdir, "") == 0
+
+
+def read_episodes(workdir: Path) -> list[list[SavedEpisode]]:
+    """The saved episodes of each iteration."""
+    return [list(read_rollouts(file).episodes) for file in sorted((workdir / "rollouts").iterdir())]
+
+
+def check_episodes(episodes: list[SavedEpisode]) -> None:
+    """Groups are of one environment, in their shares, and keep its own limits."""
+    groups = {
+        n: {e.environment for e in own}
+        for n, own in groupby(episodes, key=lambda episode: episode.group)
+    }
+    assert all(len(labels) == 1 for labels in groups.values())
+    final = {e.group: e.environment for e in episodes if not e.replaced}
+    assert Counter(final.values()) == {"rooms": 3, "boxes": 1}
+    most = {
+        label: max(len(e.steps) for e in episodes if e.environment == label)
+        for label in ("rooms", "boxes")
+    }
+    assert most == {"rooms": 4, "boxes": 2}
+    boxes = [e for e in episodes if e.environment == "boxes"]
+    assert max(len(s.tokens) for e in boxes for s in e.steps) <= 6
+
+
+def check_metrics(metrics: dict[str, float]) -> None:
+    """Metrics have each environment beside the total."""
+    episodes = [metrics[f"rollout/episodes{ending}"] for ending in ("", "/rooms", "/boxes")]
+    assert episodes[0] == episodes[1] + episodes[2]
+    assert {
+        "action/valid_rate/boxes",
+        "val/sampled/success_low/rooms",
+        "val/sampled/success_rate/boxes",
+    } <= set(metrics)
+    assert any(name.startswith("episode/success_rate/rooms/") for name in metrics)
+
+
+def check_console(output: str, metrics: dict[str, float]) -> None:
+    assert "boxes 0%" in output
+    rates = [metrics[f"val/sampled/success_rate{ending}"] for ending in ("", "/boxes", "/rooms")]
+    assert "panel (sampled) {:.1%}  boxes {:.1%}  rooms {:.1%}".format(*rates) in output
+
+
+def check_credit(metrics: dict[str, float], episodes: list[SavedEpisode]) -> None:
+    """Metrics of credit are those of the environment's own saved steps."""
+    for label in ("rooms", "boxes"):
+        own = [
+            s
+            for e in episodes
+            if e.environment == label
+            for s in e.steps
+            if s.advantage is not None
+        ]
+        assert metrics[f"credit/zero_advantage_share/{label}"] == pytest.approx(
+            np.mean([s.advantage == 0 for s in own])
+        )
+        assert metrics[f"credit/step_norm/{label}"] == pytest.approx(
+            np.mean([s.step_advantage**2 for s in own]) ** 0.5
+        )
+        groups = {s.anchor_group for s in own}
+        assert metrics[f"credit/anchor_group_size_mean/{label}"] == len(own) / len(groups)
+
+
+def check_charts(workdir: Path, metrics: dict[str, float]) -> None:
+    """TensorBoard has charts of environments, without the types of their tasks."""
+    tags = [
+        tag
+        for category in layout(values(workdir)).category
+        for chart in category.chart
+        for tag in chart.multiline.tag
+    ]
+    shown = {name for name in metrics for tag in tags if re.match(tag, name)}
+    assert {"episode/success_rate", "episode/success_rate/rooms", "credit/step_norm/boxes"} <= shown
+    assert not any(name.startswith("episode/success_rate/rooms/") for name in shown)
+
+
 @pytest.mark.slow
 def test_two_environments_are_learnt_together_and_resumed_exactly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -226,79 +305,19 @@ def test_two_environments_are_learnt_together_and_resumed_exactly(
     config = household(tmp_path)
     assert sft.run(resolve(config), tmp_path / "sft", "") == 0
     config.model.path = str(tmp_path / "sft" / "model")
-
-    def run(name: str, iterations: int) -> Path:
-        config.train.iterations = iterations
-        assert train.run(resolve(config), tmp_path / name, "") == 0
-        return tmp_path / name
-
-    def played(workdir: Path) -> list[list[SavedEpisode]]:
-        return [
-            list(read_rollouts(file).episodes) for file in sorted((workdir / "rollouts").iterdir())
-        ]
-
-    whole = run("whole", 2)
-    stopped = run("stopped", 1)
-    run("stopped", 2)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for workdir, iterations in ((whole, 2), (stopped, 1), (stopped, 2)):
+        train_iterations(config, workdir, iterations)
     assert records(stopped) == records(whole)
-    assert played(stopped) == played(whole)
-    for episodes in played(whole):
-        groups = {
-            n: {e.environment for e in own}
-            for n, own in groupby(episodes, key=lambda episode: episode.group)
-        }
-        assert all(len(labels) == 1 for labels in groups.values())
-        final = {e.group: e.environment for e in episodes if not e.replaced}
-        assert Counter(final.values()) == {"rooms": 3, "boxes": 1}
-        most = {
-            label: max(len(e.steps) for e in episodes if e.environment == label)
-            for label in ("rooms", "boxes")
-        }
-        assert most == {"rooms": 4, "boxes": 2}
-        assert (
-            max(len(s.tokens) for e in episodes if e.environment == "boxes" for s in e.steps) <= 6
-        )
-    last = records(whole)[-1]
-    assert (
-        last["rollout/episodes"] == last["rollout/episodes/rooms"] + last["rollout/episodes/boxes"]
-    )
-    assert {
-        "action/valid_rate/boxes",
-        "val/sampled/success_low/rooms",
-        "val/sampled/success_rate/boxes",
-    } <= set(last)
-    assert any(name.startswith("episode/success_rate/rooms/") for name in last)
-    said = capsys.readouterr().out
-    assert "boxes 0%" in said
-    rates = [last[f"val/sampled/success_rate{ending}"] for ending in ("", "/boxes", "/rooms")]
-    assert "panel (sampled) {:.1%}  boxes {:.1%}  rooms {:.1%}".format(*rates) in said
-    for label in ("rooms", "boxes"):
-        own = [
-            s
-            for e in played(whole)[-1]
-            if e.environment == label
-            for s in e.steps
-            if s.advantage is not None
-        ]
-        assert last[f"credit/zero_advantage_share/{label}"] == pytest.approx(
-            np.mean([s.advantage == 0 for s in own])
-        )
-        assert last[f"credit/step_norm/{label}"] == pytest.approx(
-            np.mean([s.step_advantage**2 for s in own]) ** 0.5
-        )
-        assert last[f"credit/anchor_group_size_mean/{label}"] == len(own) / len(
-            {s.anchor_group for s in own}
-        )
-    tags = [
-        tag
-        for category in layout(values(whole)).category
-        for chart in category.chart
-        for tag in chart.multiline.tag
-    ]
-    shown = {name for name in last for tag in tags if re.match(tag, name)}
-    assert {"episode/success_rate", "episode/success_rate/rooms", "credit/step_norm/boxes"} <= shown
-    assert not any(name.startswith("episode/success_rate/rooms/") for name in shown)
-
+    played = read_episodes(whole)
+    assert read_episodes(stopped) == played
+    for episodes in played:
+        check_episodes(episodes)
+    metrics = records(whole)[-1]
+    check_metrics(metrics)
+    check_console(capsys.readouterr().out, metrics)
+    check_credit(metrics, played[-1])
+    check_charts(whole, metrics)
     evaluation = json.loads((whole / "evaluations" / "iteration_000002.json").read_text())
     assert [task.partition("/")[0] for task in evaluation["tasks"]] == ["boxes"] * 3 + ["rooms"] * 3
     page, _ = collect_run(whole, "a", {})

@@ -2,17 +2,12 @@
 nothing.
 """
 
-import shutil
-import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.test_wheel import ROOT, call
+from tests.wheels import Environment, build_wheel, copy_sources, make_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("world_cache")]
 
@@ -44,117 +39,88 @@ print({"jax", "scipy", "tqdm", "bm25s"} & set(sys.modules), importlib.util.find_
 """
 
 
-def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for name in ("gigpo_jax", "worlds"):
-        shutil.copytree(
-            ROOT / name,
-            tmp_path / name,
-            ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
-        )
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs/interfaces.md", tmp_path / "docs")
-    build = (
-        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    )
-    wheel = (
-        tmp_path
-        / call(sys.executable, "-c", build, tmp_path, cwd=tmp_path / "worlds").splitlines()[-1]
-    )
-    shutil.rmtree(tmp_path / "worlds")
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """Built from a copy of the files that the distribution consists of."""
+    source = tmp_path / "source"
+    copy_sources(source, "gigpo_jax", "worlds", "docs/interfaces.md")
+    return build_wheel(source / "worlds", tmp_path)
+
+
+@pytest.fixture
+def light(wheel: Path, tmp_path: Path) -> Environment:
+    """The wheel and numpy alone."""
+    environment = make_environment(tmp_path)
+    environment.install(wheel)
+    environment.link_packages("numpy*")
+    return environment
+
+
+def check_contents(wheel: Path) -> None:
+    """All files are below its own package, none of them is a file of gigpo_jax's own."""
     files = zipfile.ZipFile(wheel).namelist()
+    version = wheel.name.split("-")[1]
     folders = {name.split("/")[0] for name in files}
-    assert folders == {
-        "gigpo_worlds",
-        f"gigpo_worlds-{wheel.name.split('-')[1]}.dist-info",
-    }  # no file of gigpo_jax's own
+    assert folders == {"gigpo_worlds", f"gigpo_worlds-{version}.dist-info"}
     home = "gigpo_worlds/sources/gigpo_jax/"
     inside = {name.removeprefix(home).split("/")[0] for name in files if name.startswith(home)}
-    light = {"core", "env_bridge", "envs"}
-    assert inside == {"__init__.py", "py.typed", *light}
-    shutil.move(tmp_path / "gigpo_jax", tmp_path / "full")
+    assert inside == {"__init__.py", "py.typed", "core", "env_bridge", "envs"}
 
-    venv.create(tmp_path / "venv", symlinks=True)
-    python = tmp_path / "venv/bin/python"
-    packages = Path(sysconfig.get_path("purelib"))
-    site_packages = Path(
-        call(
-            python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=elsewhere
-        ).strip()
-    )
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=elsewhere,
-    )
-    for path in packages.glob("numpy*"):
-        (site_packages / path.name).symlink_to(path)
-    missing = subprocess.run(
-        [python, "-c", PLAY],
-        capture_output=True,
-        text=True,
-        cwd=elsewhere,
-        check=False,
-        timeout=400,
-    )
-    assert (
-        "alfworld: the package with the floor plans is not installed; get it with: pip install"
-        in missing.stderr
-    )
+
+def check_gymnasium(environment: Environment) -> None:
+    """Importing the package registers its environments where gymnasium is installed."""
     names = ("gymnasium", "cloudpickle", "farama_notifications", "typing_extensions.py")
-    for name in names:
-        (site_packages / name).symlink_to(packages / name)
+    links = environment.link_packages(*names)
     register = "import gigpo_worlds, gymnasium; print(gymnasium.make('gigpo/example-v0').spec.id)"
-    (registered_id,) = call(python, "-c", register, cwd=elsewhere).splitlines()
-    assert registered_id == "gigpo/example-v0"
-    for name in names:
-        (site_packages / name).unlink()
-    (site_packages / "alfworld").symlink_to(
-        packages / "alfworld"
-    )  # as pip install --no-deps alfworld
-    *games, tasks, last = call(python, "-c", PLAY, cwd=elsewhere).splitlines()
+    assert environment.call_python(register) == "gigpo/example-v0\n"
+    for link in links:
+        link.unlink()
+
+
+def check_play(environment: Environment) -> None:
+    """Experts win the worlds; ALFWorld needs the package with its floor plans."""
+    refused = environment.try_program("python", "-c", PLAY)
+    reason = "alfworld: the package with the floor plans is not installed; get it with: pip install"
+    assert reason in refused.stderr
+    environment.link_packages("alfworld")
+    *games, tasks, imports = environment.call_python(PLAY).splitlines()
     assert games == [f"{name} True True" for name in ("alfworld", "webshop", "search", "sokoban")]
-    assert (tasks, last) == ("128 tasks", "set() None")
-    command = [tmp_path / "venv/bin/gigpo-worlds", "envs"]
-    out = call(*command, "search", "generate", "--out", "world", "--people", "48", cwd=elsewhere)
-    assert out == "world\n"
-    wrong = subprocess.run(
-        [command[0], "serve"], capture_output=True, text=True, cwd=elsewhere, check=False
-    )
+    assert (tasks, imports) == ("128 tasks", "set() None")
+
+
+def check_command(environment: Environment) -> None:
+    """`gigpo-worlds envs` generates and freezes; a mistake is one line."""
+    program = "gigpo-worlds"
+    search = ["search", "generate", "--out", "world", "--people", "48"]
+    assert environment.call(program, "envs", *search) == "world\n"
+    wrong = environment.try_program(program, "serve")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    words = [*command, "openenv", "example"]
-    bare = subprocess.run(words, capture_output=True, text=True, cwd=elsewhere, check=False)
+    bare = environment.try_program(program, "envs", "openenv", "example")
     assert (bare.returncode, bare.stderr.count("\n")) == (2, 1)
     assert bare.stderr.endswith('pip install "gigpo-worlds[openenv]"\n')
-    assert call(command[0], "--help", cwd=elsewhere).startswith("usage: gigpo-worlds envs")
+    assert environment.call(program, "--help").startswith("usage: gigpo-worlds envs")
     entry = "from gigpo_jax.envs import registry\n\nMINE = registry.spec('example')\n"
-    (elsewhere / "mine.py").write_text(entry)
-    freeze = [*command, "freeze", "mine:MINE", "--name", "m", "--split", "test", "--out", "m.json"]
-    assert call(*freeze, cwd=elsewhere).startswith("m.json: 64 tasks")
+    (environment.folder / "mine.py").write_text(entry)
+    freeze = ["freeze", "mine:MINE", "--name", "m", "--split", "test", "--out", "m.json"]
+    assert environment.call(program, "envs", *freeze).startswith("m.json: 64 tasks")
 
+
+def check_beside_gigpo_jax(environment: Environment) -> None:
+    """gigpo_jax itself comes first where it is installed, and stays when the wheel leaves."""
     script = "import gigpo_worlds, gigpo_jax; print(gigpo_jax.__file__)"
-    assert str(site_packages) in call(python, "-c", script, cwd=elsewhere)
-    shutil.move(tmp_path / "full", site_packages / "gigpo_jax")
-    assert call(python, "-c", script, cwd=elsewhere).strip() == str(
-        site_packages / "gigpo_jax/__init__.py"
-    )
-    call(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "uninstall",
-        "-y",
-        "gigpo-worlds",
-        cwd=elsewhere,
-    )
-    assert call(python, "-c", "import gigpo_jax.core.errors; print(1)", cwd=elsewhere) == "1\n"
+    assert str(environment.site_packages) in environment.call_python(script)
+    copy_sources(environment.site_packages, "gigpo_jax")
+    own = environment.site_packages / "gigpo_jax/__init__.py"
+    assert environment.call_python(script).strip() == str(own)
+    environment.uninstall("gigpo-worlds")
+    assert environment.call_python("import gigpo_jax.core.errors; print(1)") == "1\n"
+
+
+def test_the_wheel_plays_with_numpy_alone_and_beside_gigpo_jax(
+    wheel: Path, light: Environment
+) -> None:
+    check_contents(wheel)
+    check_gymnasium(light)
+    check_play(light)
+    check_command(light)
+    check_beside_gigpo_jax(light)

@@ -3,6 +3,8 @@ reduce to.
 """
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -305,71 +307,73 @@ def test_hcapo_by_hand() -> None:
     np.testing.assert_allclose(total(alone, "hcapo", **own | {"gamma": 1.0}), [2, 0], atol=1e-5)
 
 
+def expected_totals(
+    batch: Columns, preset: str, normalize: str
+) -> Iterator[tuple[str, dict[str, Any], np.ndarray]]:
+    """Methods, their settings, and the oracle's total advantages."""
+    grpo = episode_advantage(batch, preset, normalize)
+    without_deviation = episode_advantage(batch, preset, "mean")
+    gamma, step_weight = COMMON["gamma"], COMMON["step_weight"]
+    scale = {"normalize": normalize, "ddof": 1}
+    penalty = {"penalty_in": PRESETS[preset]["penalty_in"]}
+    for own in ({"history": 2, "alpha": 1.0}, {"history": 4, "alpha": 0.5}):
+        levels = {"gamma": gamma, "weight_offset": 1, "normalize": normalize}
+        yield "hgpo", own, oracle.hgpo(batch, **own, **levels, **penalty)
+    yield "salt", {}, oracle.salt(batch, grpo)
+    yield "empg", {"k": 0.7}, oracle.empg(batch, grpo, k=0.7, k_next=1.0, zeta=0.05)
+    yield (
+        "repeat_discount",
+        {"repeat": 0.6},
+        oracle.repeat_discount(batch, grpo, repeat=0.6, pair=0.95),
+    )
+    yield "tree", {}, oracle.tree(batch, **scale, **penalty)
+    yield "rlvmr", {}, oracle.rlvmr(batch, grpo, step_weight=step_weight, **scale)
+    yield "oprl", {}, oracle.oprl(batch, grpo, step_weight=step_weight, **scale)
+    yield "igpo", {}, oracle.igpo(batch, gamma=gamma, **penalty)
+    baseline = oracle.reinforce_pp_baseline(batch, without_deviation, **scale)
+    yield "reinforce_pp_baseline", {}, baseline
+    yield "max_rl", {}, oracle.max_rl(batch, **penalty)
+    yield "lite_ppo", {}, oracle.lite_ppo(batch, ddof=1, **penalty)
+    yield "ema_grpo", {}, oracle.ema_grpo(batch, guard=5.0)
+    hindsight = {"temperature": 5.0, "ratio_clip": 0.2}
+    yield "hcapo", {}, oracle.hcapo(batch, grpo, **COMMON | scale, **hindsight)
+
+
 @pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
 def test_methods_equal_their_oracles(preset: str, normalize: str) -> None:
-    switches = PRESETS[preset]
-    how = {"preset": preset, "normalize": normalize}
     for seed in SEEDS:
         batch = random_columns(seed)
-        grpo = episode_advantage(batch, preset, normalize)
-        common = {"normalize": normalize, "penalty_in": switches["penalty_in"]}
-        for history, alpha in ((2, 1.0), (4, 0.5)):
-            own = {"history": history, "alpha": alpha}
-            want = oracle.hgpo(batch, gamma=COMMON["gamma"], weight_offset=1, **own, **common)
-            check(compiled_total(batch, "hgpo", **how, **own), want, (seed, own))
-        check(compiled_total(batch, "salt", **how), oracle.salt(batch, grpo), seed)
-        own = {"k": 0.7}
-        want = oracle.empg(batch, grpo, **own, k_next=1.0, zeta=0.05)
-        check(compiled_total(batch, "empg", **how, **own), want, seed)
-        own = {"repeat": 0.6}
-        check(
-            compiled_total(batch, "repeat_discount", **how, **own),
-            oracle.repeat_discount(batch, grpo, **own, pair=0.95),
-            seed,
-        )
-        check(compiled_total(batch, "tree", **how), oracle.tree(batch, ddof=1, **common), seed)
-        want = oracle.rlvmr(
-            batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
-        )
-        check(compiled_total(batch, "rlvmr", **how), want, seed)
-        want = oracle.oprl(
-            batch, grpo, step_weight=COMMON["step_weight"], normalize=normalize, ddof=1
-        )
-        check(compiled_total(batch, "oprl", **how), want, seed)
+        for name, settings, want in expected_totals(batch, preset, normalize):
+            got = compiled_total(batch, name, preset, normalize=normalize, **settings)
+            check(got, want, (name, seed, settings))
+
+
+@pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
+def test_spa_rl_equals_its_oracle(preset: str, normalize: str) -> None:
+    """Its advantages are GiGPO's with other rewards; its targets are at the last tokens of steps."""
+    for seed in SEEDS:
+        batch = random_columns(seed)
         reward, target = oracle.spa_rewards(batch, grounding=0.5)
         dense = batch | {"reward": reward.astype(np.float32), "penalty": 0 * batch["penalty"]}
-        check(
-            compiled_total(batch, "spa_rl", **how),
-            compiled_total(dense, "gigpo", **how),
-            seed,
-        )
+        want = compiled_total(dense, "gigpo", preset, normalize=normalize)
+        check(compiled_total(batch, "spa_rl", preset, normalize=normalize), want, seed)
         found = compiled("spa_rl", preset, normalize=normalize)(collect_columns(**padded(batch)))
         used = np.flatnonzero(batch["mask"])
         last = np.asarray(found.target)[used, batch["tokens"][used] - 1]
         check(last, target[used], seed)
         assert np.isfinite(np.asarray(found.target)).sum() == len(used)
-        own = {"gamma": COMMON["gamma"], "penalty_in": switches["penalty_in"]}
-        check(compiled_total(batch, "igpo", **how), oracle.igpo(batch, **own), seed)
-        want = oracle.a2tgpo(batch, **own, alpha=0.3, clip_scale=0.3)
+
+
+@pytest.mark.parametrize(("preset", "normalize"), SWITCHES)
+def test_a2tgpo_equals_its_oracle(preset: str, normalize: str) -> None:
+    """Advantages, and the factor of the clip range."""
+    settings = {"gamma": COMMON["gamma"], "penalty_in": PRESETS[preset]["penalty_in"]}
+    for seed in SEEDS:
+        batch = random_columns(seed)
+        want = oracle.a2tgpo(batch, **settings, alpha=0.3, clip_scale=0.3)
         found = compiled("a2tgpo", preset, normalize=normalize)(collect_columns(**padded(batch)))
         check(found.total[: len(want)], want[:, 0], seed)
         check(found.clip_scale[: len(want)], want[:, 1], seed)
-        difference = episode_advantage(batch, preset, "mean")
-        want = oracle.reinforce_pp_baseline(batch, difference, normalize=normalize, ddof=1)
-        check(compiled_total(batch, "reinforce_pp_baseline", **how), want, seed)
-        penalty_in = switches["penalty_in"]
-        check(
-            compiled_total(batch, "max_rl", **how),
-            oracle.max_rl(batch, penalty_in=penalty_in),
-            seed,
-        )
-        want = oracle.lite_ppo(batch, ddof=1, penalty_in=penalty_in)
-        check(compiled_total(batch, "lite_ppo", **how), want, seed)
-        want = oracle.ema_grpo(batch, guard=5.0)
-        check(compiled_total(batch, "ema_grpo", **how), want, seed)
-        settings = {**COMMON, "normalize": normalize, "ddof": 1}
-        want = oracle.hcapo(batch, grpo, **settings, temperature=5.0, ratio_clip=0.2)
-        check(compiled_total(batch, "hcapo", **how), want, seed)
 
 
 def test_hgpo_with_one_level_is_the_step_part_of_gigpo() -> None:

@@ -2,10 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
@@ -15,8 +11,8 @@ import pytest
 from gigpo_jax.rl.algorithms import make_advantages
 from gigpo_jax.rl.types import collect_columns
 from gigpo_jax.tools.credit import grades
-from tests.rl.test_advantages import random_columns
-from tests.test_wheel import ROOT, call
+from tests.rl.test_advantages import Columns, random_columns
+from tests.wheels import ROOT, Environment, build_wheel, copy_sources, make_environment
 
 pytestmark = pytest.mark.slow
 
@@ -49,65 +45,54 @@ print({"flax", "optax", "ml_collections", "transformers", "gigpo_jax.rl.update"}
 """
 
 
-def build(folder: Path) -> Path:
-    """The wheel, built from a copy of the tree."""
-    for name in ("gigpo_jax", "credit"):
-        shutil.copytree(
-            ROOT / name,
-            folder / name,
-            ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
-        )
-    script = (
-        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """Built from a copy of the files that the distribution consists of."""
+    source = tmp_path / "source"
+    copy_sources(source, "gigpo_jax", "credit")
+    return build_wheel(source / "credit", tmp_path)
+
+
+@pytest.fixture
+def light(wheel: Path, tmp_path: Path) -> Environment:
+    """The wheel, numpy and jax alone."""
+    environment = make_environment(tmp_path)
+    environment.install(wheel)
+    environment.link_packages(
+        *(pattern for name in NEEDED for pattern in (name, f"{name}-*", f"{name}.*"))
     )
-    out = call(sys.executable, "-c", script, folder, cwd=folder / "credit")
-    return folder / out.splitlines()[-1]
+    return environment
 
 
-def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) -> None:
-    wheel = build(tmp_path)
+def check_contents(wheel: Path) -> None:
+    """Formulas and grades are inside, updates are not."""
     files = zipfile.ZipFile(wheel).namelist()
     home = "gigpo_credit/sources/gigpo_jax/"
     inside = {name.removeprefix(home) for name in files if name.startswith(home)}
-    assert {name.split("/")[0] for name in inside} == {
-        "__init__.py",
-        "py.typed",
-        "core",
-        "methods",
-        "rl",
-        "tools",
-    }
+    folders = {name.split("/")[0] for name in inside}
+    assert folders == {"__init__.py", "py.typed", "core", "methods", "rl", "tools"}
     assert "rl/update.py" not in inside
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    venv.create(tmp_path / "venv", symlinks=True)
-    python = tmp_path / "venv/bin/python"
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site_packages = Path(call(python, "-c", code, cwd=elsewhere).strip())
-    zipfile.ZipFile(wheel).extractall(site_packages)
-    packages = Path(sysconfig.get_path("purelib"))
-    for name in NEEDED:
-        for path in (
-            *packages.glob(name),
-            *packages.glob(f"{name}-*"),
-            *packages.glob(f"{name}.*"),
-        ):
-            (site_packages / path.name).symlink_to(path)
 
+
+def find_next_anchors(batch: Columns) -> np.ndarray:
+    """Anchors of the next steps among the rows that count, 0 behind an end."""
+    keys = list(zip(*(batch[name].tolist() for name in ("group", "trajectory", "step"))))
+    rows = {key: row for row, key in enumerate(keys) if batch["mask"][row]}
+    following = [rows.get((group, trajectory, step + 1), -1) for group, trajectory, step in keys]
+    return np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[following]
+
+
+def check_numbers(environment: Environment) -> None:
+    """Advantages and grades are those of gigpo_jax for the same rows."""
     batch = random_columns(3)
-    np.savez(elsewhere / "batch.npz", **batch)
+    np.savez(environment.folder / "batch.npz", **batch)
     # The first sentence names the column, the second says that nothing else was imported.
-    out = call(python, "-c", COMPARE, cwd=elsewhere).splitlines()
+    out = environment.call_python(COMPARE).splitlines()
     assert out == ["entropy=None: empg needs it; give the column", "set()"]
-    found = np.load(elsewhere / "found.npz")
+    found = np.load(environment.folder / "found.npz")
     common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
     keep = batch["mask"]
-    # The next rows among those that the script gets.
-    keys = list(zip(*(batch[name].tolist() for name in ("group", "trajectory", "step"))))
-    rows = {key: row for row, key in enumerate(keys) if keep[row]}
-    following = [rows.get((group, trajectory, step + 1), -1) for group, trajectory, step in keys]
-    anchors = np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])
-    batch["next_anchor"] = anchors[following]
+    columns = collect_columns(**batch | {"next_anchor": find_next_anchors(batch)})
     for name, settings in (
         ("gigpo", {}),
         ("salt", {}),
@@ -116,7 +101,7 @@ def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) ->
         ("graph_values", {"shrinkage": 0.5, "truncation": "ignore"}),
     ):
         function = make_advantages(name, "verl_agent", **common, **settings)
-        expected = np.asarray(function(collect_columns(**batch)).total)[keep]
+        expected = np.asarray(function(columns).total)[keep]
         assert np.any(expected)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5, err_msg=name)
     measured = grades.Measured(
@@ -126,30 +111,40 @@ def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(tmp_path: Path) ->
     for name in ("corrected", "difference"):
         np.testing.assert_allclose(found[name], graded[name])
 
-    # The example of the README, and gigpo-worlds beside it in both orders.
+
+def check_example(environment: Environment) -> None:
+    """The example of the README prints the numbers that stand behind it."""
     text = (ROOT / "credit/README.md").read_text()
     example = re.findall(r"```python\n(.*?)```", text, re.S)[0]
     expected_line = re.search(r"# (\[.*\])", example)
     assert expected_line
-    assert call(python, "-c", example, cwd=elsewhere).strip() == expected_line[1]
-    shutil.copytree(ROOT / "worlds/gigpo_worlds", site_packages / "gigpo_worlds")
-    light = site_packages / "gigpo_worlds/sources/gigpo_jax"
-    light.mkdir(parents=True)
-    shutil.copy(ROOT / "gigpo_jax/__init__.py", light)
-    for name in ("core", "env_bridge", "envs"):
-        shutil.copytree(ROOT / "gigpo_jax" / name, light / name)
+    assert environment.call_python(example).strip() == expected_line[1]
+
+
+def check_beside_gigpo_worlds(environment: Environment) -> None:
+    """Both can be imported in both orders."""
+    packages = environment.site_packages
+    shutil.copytree(ROOT / "worlds/gigpo_worlds", packages / "gigpo_worlds")
+    names = (f"gigpo_jax/{name}" for name in ("__init__.py", "core", "env_bridge", "envs"))
+    copy_sources(packages / "gigpo_worlds/sources", *names)
     for names in (("gigpo_worlds", "gigpo_credit"), ("gigpo_credit", "gigpo_worlds")):
         script = "".join(f"import {name}; " for name in names)
         script += "import gigpo_jax.rl.algorithms, gigpo_jax.envs.registry; print(1)"
-        assert call(python, "-c", script, cwd=elsewhere) == "1\n"
-    # gigpo_jax itself comes first where it is installed.
+        assert environment.call_python(script) == "1\n"
+
+
+def check_beside_gigpo_jax(environment: Environment) -> None:
+    """gigpo_jax itself comes first where it is installed."""
     script = "import gigpo_credit, gigpo_jax; print(gigpo_jax.__file__)"
-    done = subprocess.run(
-        [python, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=elsewhere,
-        env={"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
-    assert done.stdout.strip() == str(ROOT / "gigpo_jax/__init__.py")
+    done = environment.try_program("python", "-c", script, PYTHONPATH=str(ROOT))
+    assert done.stdout.strip() == str(ROOT / "gigpo_jax/__init__.py"), done.stderr
+
+
+def test_the_wheel_gives_our_numbers_with_numpy_and_jax_alone(
+    wheel: Path, light: Environment
+) -> None:
+    check_contents(wheel)
+    check_numbers(light)
+    check_example(light)
+    check_beside_gigpo_worlds(light)
+    check_beside_gigpo_jax(light)

@@ -22,8 +22,10 @@ pytest.importorskip("aiohttp")
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, EngineLost
+from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax_server.client import KEY, JaxServer
 from gigpo_jax.engines.remote import server as remote_server
+from gigpo_jax.engines.remote.engine import RemoteEngine
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from tests.engines.inflight import logprobs_across
@@ -33,14 +35,37 @@ from tests.engines.vllm.serving import ROOT, TINY, ask, in_process, learner_logp
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def check_push_in_flight(
-    config: Any, params: Any, words: Any, folder: pathlib.Path, url: str
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """A learner: its policy, and engines of it over a server.
+
+    Attributes:
+      config: Shape of the model.
+      params: Its first weights.
+      words: Its tokenizer.
+      folder: Folder of its weights.
+      url: Address of the server.
+    """
+
+    config: Any
+    params: Any
+    words: Any
+    folder: pathlib.Path
+    url: str
+
+    def engine(self, **changes: Any) -> RemoteEngine:
+        return serving.engine(
+            self.config, self.params, self.words, self.folder, self.url, **changes
+        )
+
+
+def check_push_in_flight(learner: Learner) -> None:
     """Pushes weights while requests run, and checks each token's version and log-probability."""
+    config, params = learner.config, learner.params
     newer = shaken(params, 3)
-    prompts = [words.encode_chat("you are in a room .")] * 100
+    prompts = [learner.words.encode_chat("you are in a room .")] * 100
     responses: list[Completion] = []
-    with serving.engine(config, params, words, folder, url, inflight=True) as engine:
+    with learner.engine(inflight=True) as engine:
         asking = threading.Thread(
             target=lambda: responses.extend(ask(engine, prompts, max_tokens=64))
         )
@@ -49,7 +74,7 @@ def check_push_in_flight(
         running = 0
         while not running:
             assert time.monotonic() < deadline
-            with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+            with urllib.request.urlopen(f"{learner.url}/health", timeout=10) as answer:
                 running = json.load(answer)["running"]
         engine.update_weights(newer, 1)
         asking.join(300)
@@ -74,6 +99,90 @@ def check_push_in_flight(
     np.testing.assert_allclose(response.logprobs, expected, atol=1e-4)
 
 
+def ask_both_versions(
+    engine: JaxEngine | RemoteEngine, newer: Any, prompts: list[list[int]]
+) -> list[list[Completion]]:
+    """Responses before and after a push of newer weights."""
+    first = ask(engine, prompts)
+    engine.update_weights(newer, 1)
+    return [first, ask(engine, prompts)]
+
+
+def check_equal(responses: list[list[Completion]], expected: list[list[Completion]]) -> None:
+    """Responses of each version are equal, bit by bit."""
+    for version in range(2):
+        for response, other in zip(responses[version], expected[version], strict=True):
+            np.testing.assert_array_equal(response.tokens, other.tokens)
+            np.testing.assert_array_equal(response.logprobs, other.logprobs)
+            assert (response.finish_reason, response.version) == (other.finish_reason, version)
+
+
+def check_kill(
+    server: serving.Process,
+    engine: RemoteEngine,
+    prompts: list[list[int]],
+    expected: list[Completion],
+) -> None:
+    """Kills the server with requests under way; its supervisor starts it again."""
+    responses: list[Completion] = []
+    asking = threading.Thread(target=lambda: responses.extend(ask(engine, prompts)))
+    asking.start()
+    server.end(signal.SIGKILL)
+    server.start()
+    asking.join(300)
+    for response, other in zip(responses, expected, strict=True):
+        np.testing.assert_array_equal(response.tokens, other.tokens)
+        assert response.version == 1
+
+
+def check_stranger(
+    stranger: Learner, engine: RemoteEngine, prompt: list[int], expected: Completion
+) -> None:
+    """Another learner gives the server other weights: they come back before anything counts."""
+    with stranger.engine() as other:
+        assert ask(other, [prompt])[0].version == 0
+    (response,) = ask(engine, [prompt])
+    np.testing.assert_array_equal(response.tokens, expected.tokens)
+    assert response.version == 1
+
+
+def check_hang(
+    server: serving.Process,
+    learner: Learner,
+    prompt: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server stops: no answer within the limits, and no other server."""
+    monkeypatch.setattr(remote_server, "QUICK_S", 0.5)
+    limits = dataclasses.replace(serving.LIMITS, connect_s=1.0, request_s=2.0)
+    with learner.engine(limits=limits) as hurried:
+        server.send(signal.SIGSTOP)
+        with pytest.raises(EngineLost, match=rf"{server.url}: not up within 1 s \(/weight_in"):
+            ask(hurried, [prompt])
+        server.send(signal.SIGCONT)
+
+
+def check_devices(learner: Learner, caplog: pytest.LogCaptureFixture) -> None:
+    """Another kind of device is said where its log-probabilities are taken for the learner's."""
+    for device, warns in (("", False), ("cpu", False), ("TPU v5 lite", True)):
+        kind = functools.partial(JaxServer, folder=learner.folder, device=device)
+        learner.engine(server=kind).close()
+        assert ("computes on cpu, the learner on TPU v5 lite" in caplog.text) == warns
+
+
+def check_other_settings(learner: Learner) -> None:
+    """A learner with other settings refuses the server before the first push."""
+    keeping = functools.partial(JaxServer, folder=learner.folder, keeps_entropies=True)
+    for changes, message in (
+        ({"max_length": 97}, r"takes 96 tokens, .* are 97; start it with the learn"),
+        ({"dtype": "bfloat16"}, "its dtype is 'float32', the learner needs 'bfloat"),
+        ({"server": keeping}, r"entropies is False, .* make engine\.entropies of both"),
+        ({"key": "wrong"}, f"refuses the key .*; set {KEY} to the server's"),
+    ):
+        with pytest.raises(InputError, match=message):
+            learner.engine(**changes)
+
+
 def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -82,69 +191,21 @@ def test_tokens_are_those_of_this_process_through_a_kill_a_hang_and_a_stranger(
     words = load_tokenizer(TINY)
     newer = shaken(params, 1)
     prompts = [words.encode_chat(f"you are in room {number} .") for number in range(16)]
-    with in_process(config, params, words) as engine:
-        expected = [ask(engine, prompts)]
-        engine.update_weights(newer, 1)
-        expected.append(ask(engine, prompts))
-    said: list[str] = []
-    folder = tmp_path / "weights"
-    with (
-        serving.server(tmp_path) as server,
-        serving.engine(config, params, words, folder, server.url, said=said) as engine,
-    ):
-        responses = [ask(engine, prompts)]
-        engine.update_weights(newer, 1)
-        responses.append(ask(engine, prompts))
-        for version in range(2):
-            for response, other in zip(responses[version], expected[version], strict=True):
-                np.testing.assert_array_equal(response.tokens, other.tokens)
-                np.testing.assert_array_equal(response.logprobs, other.logprobs)
-                assert (response.finish_reason, response.version) == (other.finish_reason, version)
-        # Killed with requests under way, and started again by its supervisor.
-        again: list[list] = []
-        asking = threading.Thread(target=lambda: again.append(ask(engine, prompts)))
-        asking.start()
-        server.end(signal.SIGKILL)
-        server.start()
-        asking.join(300)
-        for response, other in zip(again[0], expected[1], strict=True):
-            np.testing.assert_array_equal(response.tokens, other.tokens)
-            assert response.version == 1
-        # Another learner has given it other weights: they come back before anything counts.
-        with serving.engine(config, params, words, tmp_path / "other", server.url) as stranger:
-            assert ask(stranger, prompts[:1])[0].version == 0
-        response = ask(engine, prompts[:1])[0]
-        np.testing.assert_array_equal(response.tokens, expected[1][0].tokens)
-        assert response.version == 1
-        check_push_in_flight(config, params, words, tmp_path / "in flight", server.url)
-        # It hangs: no answer within the limits, and no other server.
-        monkeypatch.setattr(remote_server, "QUICK_S", 0.5)
-        limits = dataclasses.replace(serving.LIMITS, connect_s=1.0, request_s=2.0)
-        with serving.engine(config, params, words, folder, server.url, limits=limits) as hurried:
-            server.send(signal.SIGSTOP)
-            with pytest.raises(EngineLost, match=rf"{server.url}: not up within 1 s \(/weight_in"):
-                ask(hurried, prompts[:1])
-            server.send(signal.SIGCONT)
-        # Devices of another kind are said where their log-probabilities are taken for the learner's.
-        for device, warns in (("", False), ("cpu", False), ("TPU v5 lite", True)):
-            kind = functools.partial(JaxServer, folder=folder, device=device)
-            serving.engine(config, params, words, folder, server.url, server=kind).close()
-            assert ("computes on cpu, the learner on TPU v5 lite" in caplog.text) == warns
-        # With other settings the learner refuses it before the first push.
-        with pytest.raises(
-            InputError, match=r"takes 96 tokens, .* are 97; start it with the learn"
-        ):
-            serving.engine(config, params, words, folder, server.url, max_length=97)
-        with pytest.raises(InputError, match="its dtype is 'float32', the learner needs 'bfloat"):
-            serving.engine(config, params, words, folder, server.url, dtype="bfloat16")
-        keeping = functools.partial(JaxServer, folder=folder, keeps_entropies=True)
-        with pytest.raises(
-            InputError, match=r"entropies is False, .* make engine\.entropies of both"
-        ):
-            serving.engine(config, params, words, folder, server.url, server=keeping)
-        with pytest.raises(InputError, match=f"refuses the key .*; set {KEY} to the server's"):
-            serving.engine(config, params, words, folder, server.url, key="wrong")
-        assert server.end(signal.SIGTERM) == 0
+    with in_process(config, params, words) as here:
+        expected = ask_both_versions(here, newer, prompts)
+    with serving.server(tmp_path) as server:
+        learner = Learner(config, params, words, tmp_path / "weights", server.url)
+        with learner.engine() as engine:
+            responses = ask_both_versions(engine, newer, prompts)
+            check_equal(responses, expected)
+            check_kill(server, engine, prompts, expected[1])
+            stranger = dataclasses.replace(learner, folder=tmp_path / "other")
+            check_stranger(stranger, engine, prompts[0], expected[1][0])
+            check_push_in_flight(dataclasses.replace(learner, folder=tmp_path / "in flight"))
+            check_hang(server, learner, prompts[0], monkeypatch)
+            check_devices(learner, caplog)
+            check_other_settings(learner)
+            assert server.end(signal.SIGTERM) == 0
     text = server.log.read_text()
     assert "Traceback" not in text
     assert f"serving on {server.url}" in text

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import pathlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -159,28 +160,79 @@ def check_entropies(
     assert np.ptp(response.entropies) > 0.01
 
 
-@pytest.mark.parametrize("rank", [0, LORA.rank], ids=["weights", "adapter"])
-def test_a_run_learns_from_tokens_of_several_versions_by_their_own_log_probabilities(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
-    pushed: dict[int, decoder.Params] = {}
-    learned: list[tuple[list[Turn], list[np.ndarray], float]] = []
+@dataclass(frozen=True)
+class Iteration:
+    """What the learner got in an iteration.
+
+    Attributes:
+      turns: Steps.
+      recomputed: Log-probabilities of their tokens under the newest weights.
+      mismatch: The metric of their difference to those of the engine.
+    """
+
+    turns: list[Turn]
+    recomputed: list[np.ndarray]
+    mismatch: float
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> dict[int, decoder.Params]:
+    """The weights of each version, as a run pushes them."""
+    versions: dict[int, decoder.Params] = {}
     update_weights = RemoteEngine.update_weights
-    learn = Learner.learn
 
     def record_push(engine: RemoteEngine, params: decoder.Params, version: int) -> None:
-        pushed[version] = jax.tree.map(np.asarray, params)
+        versions[version] = jax.tree.map(np.asarray, params)
         update_weights(engine, params, version)
+
+    monkeypatch.setattr(RemoteEngine, "update_weights", record_push)
+    return versions
+
+
+@pytest.fixture
+def iterations(monkeypatch: pytest.MonkeyPatch) -> list[Iteration]:
+    """The iterations of a run, as it learns them."""
+    learned: list[Iteration] = []
+    learn = Learner.learn
 
     def record_steps(learner: Learner, scored: ScoredSteps, *args: Any) -> Any:
         turns = [step.turn for step in scored.steps]
         recomputed = scored.token_logprobs.logprob
         metrics, credit = learn(learner, scored, *args)
-        learned.append((turns, recomputed, metrics[MISMATCH]))
+        learned.append(Iteration(turns, recomputed, metrics[MISMATCH]))
         return metrics, credit
 
-    monkeypatch.setattr(RemoteEngine, "update_weights", record_push)
     monkeypatch.setattr(Learner, "learn", record_steps)
+    return learned
+
+
+def check_iteration(
+    config: Any, pushed: dict[int, decoder.Params], iteration: Iteration, number: int
+) -> int:
+    """Checks versions and log-probabilities; returns the number of turns of several versions."""
+    turns = iteration.turns
+    versions = [token_versions(turn) for turn in turns]
+    assert number - STALENESS <= min(version.min() for version in versions)
+    assert max(version.max() for version in versions) <= number
+    mixed = [turn for turn in turns if turn.versions is not None]
+    for turn in [*mixed[:8], turns[0], turns[-1]]:
+        prompt = turn.prompt_tokens.tolist()
+        own = own_logprobs(config, pushed, prompt, turn.response_tokens, token_versions(turn))
+        np.testing.assert_allclose(turn.logprobs, own, atol=1e-3)
+    # The correction takes the ratio of these two numbers; the metric is their difference.
+    sampled = np.concatenate([turn.logprobs for turn in turns])
+    difference = np.abs(np.concatenate(iteration.recomputed) - sampled)
+    assert iteration.mismatch == pytest.approx(difference.mean(), rel=0.01, abs=1e-6)
+    return len(mixed)
+
+
+@pytest.mark.parametrize("rank", [0, LORA.rank], ids=["weights", "adapter"])
+def test_a_run_learns_from_tokens_of_several_versions_by_their_own_log_probabilities(
+    tmp_path: pathlib.Path,
+    pushed: dict[int, decoder.Params],
+    iterations: list[Iteration],
+    rank: int,
+) -> None:
     flags = {
         "engine.name": "vllm",
         "engine.slots": 8,  # slower than the updates, so that requests run at every push
@@ -197,30 +249,11 @@ def test_a_run_learns_from_tokens_of_several_versions_by_their_own_log_probabili
     }
     words = [f"--config.{name}={value}" for name, value in flags.items()]
     assert main(["--config=quickstart", f"--workdir={tmp_path}", *words]) == 0
-
     config, _ = load_hf(TINY)
-    assert len(learned) == ITERATIONS
-    counts = []
-    for iteration, (turns, recomputed, mismatch) in enumerate(learned):
-        versions = [token_versions(turn) for turn in turns]
-        newest = max(version.max() for version in versions)
-        assert iteration - STALENESS <= min(version.min() for version in versions)
-        assert newest <= iteration
-        mixed = [turn for turn in turns if turn.versions is not None]
-        counts.append(len(mixed))
-        for turn in [*mixed[:8], turns[0], turns[-1]]:
-            own = own_logprobs(
-                config,
-                pushed,
-                turn.prompt_tokens.tolist(),
-                turn.response_tokens,
-                token_versions(turn),
-            )
-            np.testing.assert_allclose(turn.logprobs, own, atol=1e-3)
-        # The correction takes the ratio of these two numbers; the metric is their difference.
-        difference = np.abs(
-            np.concatenate(recomputed) - np.concatenate([turn.logprobs for turn in turns])
-        )
-        assert mismatch == pytest.approx(difference.mean(), rel=0.01, abs=1e-6)
+    assert len(iterations) == ITERATIONS
+    counts = [
+        check_iteration(config, pushed, iteration, number)
+        for number, iteration in enumerate(iterations)
+    ]
     assert sum(counts) > 0
-    assert learned[-1][2] > 10 * learned[0][2]
+    assert iterations[-1].mismatch > 10 * iterations[0].mismatch

@@ -1,4 +1,4 @@
-"""Plays a game in our engine and in the official one side by side; makes odd games for that."""
+"""Plays a game in our engine and in the official one side by side."""
 
 import json
 import random
@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
-from gigpo_jax.envs.alfworld.data.package import read_package
 from gigpo_jax.envs.alfworld.engine.game import Game
 from gigpo_jax.envs.alfworld.engine.official import OfficialGame
-from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression, parse_problem
-from gigpo_jax.envs.alfworld.tasks import TASK_TYPES
-
-Facts = dict[str, dict[tuple[str, ...], None]]
 
 NOISE = (
     "",
@@ -112,143 +107,3 @@ def differences(path: Path, walks: list[Callable[[Game], str | None]], steps: in
                 official_step = official.step(command)
     finally:
         official.close()
-
-
-def render(
-    kinds: dict[str, str],
-    facts: dict[str, dict[tuple[str, ...], None]],
-    goal: Expression,
-    extra: str = "",
-) -> str:
-    """A problem's text."""
-    lines = ["(define (problem odd)", "(:domain alfred)", "(:objects"]
-    lines += [f"{thing} - {kind}" for thing, kind in kinds.items()]
-    lines += [")", "(:init", extra]
-    lines += [
-        f"({name} {' '.join(arguments)})" for name, tuples in facts.items() for arguments in tuples
-    ]
-    return "\n".join([*lines, ")", f"(:goal {_text(goal)})", ")"])
-
-
-def _text(formula: Expression | str) -> str:
-    return formula if isinstance(formula, str) else f"({' '.join(_text(term) for term in formula)})"
-
-
-def odd_problem(problem: str, rng: random.Random) -> str:
-    """A variation of a problem, with features that generated games lack."""
-    parsed = parse_problem(problem, "base")
-    kinds = dict(parsed.kinds)
-    facts = {name: dict(tuples) for name, tuples in parsed.facts.items()}
-    things_by_kind = {
-        kind: [thing for thing in kinds if kinds[thing] == kind] for kind in set(kinds.values())
-    }
-    objects = things_by_kind["object"]
-    receptacles = things_by_kind["receptacle"]
-    agent = things_by_kind["agent"][0]
-    places = sorted({place for _, place in facts["receptacleatlocation"]})
-
-    def add(name: str, *arguments: str) -> None:
-        facts.setdefault(name, {})[arguments] = None
-
-    def some(things: list[str], most: int) -> list[str]:
-        return rng.sample(things, rng.randint(0, min(most, len(things))))
-
-    for receptacle in some(receptacles, 4):  # shared locations
-        facts["receptacleatlocation"] = {
-            (r, rng.choice(places) if r == receptacle else place): None
-            for r, place in facts["receptacleatlocation"]
-        }
-    location = {pair[0]: pair[1] for pair in facts["receptacleatlocation"]}
-    for thing in some(objects, 4):  # in two receptacles, often side by side
-        homes = {
-            location.get(receptacle)
-            for inner, receptacle in facts["inreceptacle"]
-            if inner == thing
-        }
-        beside = [receptacle for receptacle in receptacles if location.get(receptacle) in homes]
-        add(
-            "inreceptacle",
-            thing,
-            rng.choice(beside if beside and rng.random() < 0.7 else receptacles),
-        )
-    for thing in some(objects, 4):
-        add("inreceptacleobject", thing, thing if rng.random() < 0.2 else rng.choice(objects))
-        add("isreceptacleobject", rng.choice(objects))
-    for receptacle in some(receptacles, 4):
-        add("opened", receptacle)
-    for thing in some(objects, 2):  # the rules speak of receptacles only
-        add("openable", thing)
-        add("opened", thing)
-    for predicate in (
-        "ishot",
-        "iscool",
-        "isclean",
-        "issliced",
-        "istoggled",
-        "ison",
-        "toggleable",
-        "sliceable",
-    ):
-        for thing in some(objects, 3):
-            add(predicate, thing)
-    for thing in some(objects, 3):
-        add(
-            "objecttype",
-            thing,
-            rng.choice(["knifetype", "butterknifetype", "appletype", "mugtype"]),
-        )
-    for receptacle in some(receptacles, 2):
-        add(
-            "receptacletype",
-            receptacle,
-            rng.choice(["sinkbasintype", "microwavetype", "fridgetype"]),
-        )
-    for thing in some(objects, 3):
-        add("objectatlocation", thing, rng.choice(places))
-    for predicate in (
-        "pickupable",
-        "inreceptacle",
-        "objectatlocation",
-        "objecttype",
-        "receptacleatlocation",
-    ):
-        for arguments in rng.sample(
-            list(facts[predicate]), min(len(facts[predicate]), rng.randint(0, 2))
-        ):
-            del facts[predicate][arguments]
-    if rng.random() < 0.3:
-        facts["atlocation"] = {(agent, rng.choice(places)): None}
-    if rng.random() < 0.2:
-        for thing in rng.sample(objects, rng.randint(1, 2)):
-            add("holds", agent, thing)
-        if rng.random() < 0.7:
-            add("holdsany", agent)
-    for template in ("chair", "strangebasin_bar_1", "mug_bar_2_bar_3", "sink_bar_9_bar_sinkbasin"):
-        kinds[template] = "object"
-        if rng.random() < 0.5:
-            add("objecttype", template, "mugtype")
-            add("inreceptacle", template, rng.choice(receptacles))
-            add("pickupable", template)
-    numbers = f"(= (total-cost) 0)\n(= (distance {places[0]} {places[-1]}) 22)"
-    return render(kinds, facts, _odd_goal(parsed.goal, kinds, rng), rng.choice(["", numbers]))
-
-
-def _odd_goal(goal: Expression, kinds: dict[str, str], rng: random.Random) -> Expression:
-    """The goal itself, or the goal of any task type; many cannot be reached."""
-    if rng.random() < 0.5:
-        return goal
-    things, places = (
-        [name for name in kinds if kinds[name] == kind] for kind in ("otype", "rtype")
-    )
-    text = (
-        read_package()
-        .goals[rng.choice(TASK_TYPES)]
-        .format(
-            obj=rng.choice(things).removesuffix("type"),
-            recep=rng.choice(places).removesuffix("type"),
-            toggle=rng.choice(["desklamp", rng.choice(things).removesuffix("type")]),
-        )
-    )
-    formula = parse_expression(text.lower())[1]
-    assert isinstance(formula, list)
-    return formula

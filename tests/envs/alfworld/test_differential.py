@@ -10,8 +10,9 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
-from tests.envs.alfworld.differential import differences, odd_problem, random_command, write_game
+from tests.envs.alfworld.differential import differences, random_command, write_game
 from tests.envs.alfworld.generated import read_walkthrough
+from tests.envs.alfworld.odd_problems import odd_problem
 from tests.envs.alfworld.provocations import provocations
 from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK
 from tests.envs.alfworld.test_engine import recorded

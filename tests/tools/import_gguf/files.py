@@ -45,8 +45,28 @@ def write_gguf(
     `weights` of several types, with "+" between them, are taken in turn. `changes` are other values
     of the metadata and `tensors` other tensors; None leaves one out.
     """
-    head_dim = HEAD_DIMS[architecture]
     writer = gguf.GGUFWriter(path, architecture)
+    add_shape(writer, HEAD_DIMS[architecture])
+    vocabulary = add_tokenizer(writer, split, bos=bos)
+    for key, value in (changes or {}).items():
+        writer.kv_data[0].pop(key, None)
+        if value is not None:
+            ADD[type(value)](writer, key, value)
+    others = tensors or {}
+    for name, array in others.items():
+        if array is not None:
+            writer.add_tensor(name, array)
+    shapes = list_shapes(architecture, vocabulary, tied=tied)
+    add_tensors(writer, {name: shapes[name] for name in shapes if name not in others}, weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_shape(writer: gguf.GGUFWriter, head_dim: int) -> None:
+    """Adds the settings of the model."""
     writer.add_block_count(LAYERS)
     writer.add_context_length(512)
     writer.add_embedding_length(WIDTH)
@@ -58,6 +78,10 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
     writer.add_rope_dimension_count(head_dim)
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, split: str, *, bos: bool) -> int:
+    """Adds a byte-level tokenizer; returns the size of its vocabulary."""
     letters = sorted(ByteLevel.alphabet())
     tokens = [*SPECIAL, *letters, *(merge.replace(" ", "") for merge in MERGES)]
     tokens += [f"[PAD{number}]" for number in range(len(tokens), 288)]
@@ -74,29 +98,19 @@ def write_gguf(
     writer.add_pad_token_id(0)
     writer.add_add_bos_token(bos)
     writer.add_chat_template(TEMPLATE)
-    for key, value in (changes or {}).items():
-        writer.kv_data[0].pop(key, None)
-        if value is not None:
-            ADD[type(value)](writer, key, value)
+    return len(tokens)
+
+
+def add_tensors(writer: gguf.GGUFWriter, shapes: dict[str, tuple[int, ...]], weights: str) -> None:
+    """Adds random tensors: matrices of the types in turn, vectors in F32."""
     rng = np.random.default_rng(0)
     kinds = itertools.cycle(weights.split("+"))
-    others = tensors or {}
-    for name, array in others.items():
-        if array is not None:
-            writer.add_tensor(name, array)
-    for name, shape in list_shapes(architecture, len(tokens), tied=tied).items():
-        if name in others:
-            continue
+    for name, shape in shapes.items():
         if len(shape) == 1:
             offset = 1.0 if "norm" in name else 0.0
             writer.add_tensor(name, (offset + 0.1 * rng.standard_normal(shape)).astype("f4"))
         else:
             add_matrix(writer, name, rng, shape, next(kinds))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def list_shapes(architecture: str, vocabulary: int, *, tied: bool) -> dict[str, tuple[int, ...]]:
