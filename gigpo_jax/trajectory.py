@@ -48,7 +48,7 @@ class Turn:
       anchor: Anchor state of that observation, as text.
       reward: Reward of the environment for the action.
       penalty: Penalty >= 0 for an invalid or overlong response.
-      finish_reason: Reason why the response ended: "stop", "length" or "abort".
+      finish_reason: Reason why the response ended: "stop" or "length".
       version: Version of the weights that sampled the response; the oldest of several.
       choices: 64-bit hash of the listed actions; None if the environment lists none.
       prompt_cut: Whether parts of the prompt were removed to make it fit.
@@ -307,7 +307,7 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
 class StepCredit:
     """Advantages of N steps, in the order of `finished_steps`, as in `rl.advantages.Advantages`.
 
-    `anchor_group`, [N] i32, is equal for steps of the same anchor group.
+    `anchor_group`, [N] int, is equal for steps of the same anchor group.
     """
 
     episode: np.ndarray

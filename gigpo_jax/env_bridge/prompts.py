@@ -1,7 +1,8 @@
 """Observation -> prompt: task, a window of history, observation, admissible actions.
 
-Every step has its own prompt. Texts of an environment are data: they are concatenated, never used
-as a format. The tokenizer breaks up special tokens in them.
+Every step has a prompt of its own, or an episode is one conversation (`CHAT`). Texts of an
+environment are data: they are concatenated, never used as a format. The tokenizer breaks up special
+tokens in them.
 """
 
 from collections import deque
@@ -40,8 +41,7 @@ class Exchange:
       images: Images of the message, in the order of their marks.
       system: Text of the system message before it; "" unless it is the first of its conversation.
       system_images: Images of the system message.
-      tokens: Ids from the end of the response before it, or from the start of the conversation, to
-        where its own response begins.
+      tokens: Ids of the message with the template's ids around it, up to its response.
       response: Ids of its response as they were sampled.
     """
 

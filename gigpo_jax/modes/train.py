@@ -122,6 +122,9 @@ class Trainer:
 
     Attributes:
       hosts: Hosts that train together.
+      tasks: Tasks of training, of all environments.
+      panel: Name and tasks of the panel that evaluates the policy; None without one.
+      sources: What chooses the tasks of groups and learns from their results, by name.
       done: Number of iterations whose updates are made, which a checkpoint records.
       pending: Metrics of iteration `done` that wait for its evaluation; None once they are written.
       rollouts: Running rollouts of iterations `done`, `done` + 1, ...
@@ -235,7 +238,7 @@ class Trainer:
         if self.done == 0:
             report.print_start(self.config, self.workdir, len(self.tasks))
             self.writer.text(0, "config", as_code_block(str(self.config)))
-            self.record(await self.evaluate(last=True))
+            self.record(await self.evaluate(in_full=True))
         else:
             # The iterations that follow have not compiled what the start has.
             self.timers.take()
@@ -329,7 +332,7 @@ class Trainer:
             return
         # A checkpoint written during the evaluation holds the pending metrics, and the resumed run
         # comes here first.
-        evaluation = await self.evaluate(last=self.done == self.config.train.iterations)
+        evaluation = await self.evaluate(in_full=self.done == self.config.train.iterations)
         self.record(self.pending | evaluation)
         self.pending = None
         is_overdue = time.monotonic() - self._saved_s > SAVE_S and jax.process_count() == 1
@@ -425,10 +428,10 @@ class Trainer:
         self.writer.text(self.done + 1, "rollout/sample", sample_text(rollouts))
         self.writer.pictures(self.done + 1, PICTURES, sample_pictures(rollouts))
 
-    async def evaluate(self, *, last: bool) -> dict[str, float]:
-        """Plays the panel when due; returns the results' metrics."""
+    async def evaluate(self, *, in_full: bool) -> dict[str, float]:
+        """Plays the panel when due, or in full: greedily too; returns the results' metrics."""
         every = self.config.eval.every
-        is_due = last or (every and self.done % every == 0)
+        is_due = in_full or (every and self.done % every == 0)
         if self.panel is None or not is_due:
             return {}
         panel, tasks = self.panel
@@ -437,7 +440,7 @@ class Trainer:
         async def play_panel() -> dict[str, list[Trajectory]]:
             # A rollout that runs ahead has the engine until its end.
             async with self.reserve_engine("eval"):
-                return await evaluator.play(greedy=self.config.eval.greedy and last)
+                return await evaluator.play(greedy=self.config.eval.greedy and in_full)
 
         results = evaluator.outcomes(await self.hosts.share(play_panel()))
         # The results are of all hosts and equal on each.

@@ -1,4 +1,4 @@
-"""What an algorithm declares; GiGPO, the algorithm that declares nothing."""
+"""What an algorithm declares; GiGPO, which changes nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

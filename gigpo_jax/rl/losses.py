@@ -92,8 +92,8 @@ class LossSums(Sums):
       entropy: entropy of the policy, nats.
       clipped: tokens whose gradient the clip removed.
       dual_clipped: tokens whose gradient the dual clip removed.
-      mismatch: absolute difference to the behaviour log-probabilities; of recomputed ones, which
-        are of the weights that sampled, it is the error of the engine alone.
+      mismatch: absolute difference to the engine's log-probabilities of the tokens. Where the
+        learner has scored them with the weights that sampled, it is the engine's error alone.
       ratio_max: largest probability ratio; joined by maximum.
     """
 

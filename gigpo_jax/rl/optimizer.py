@@ -40,7 +40,7 @@ def make_optimizer(
 ) -> Optimizer:
     """Builds AdamW or Muon behind a clip of the gradient, with a linear warm-up.
 
-    All arguments but `total` are keys of `config.optim`.
+    All arguments but `total`, `b1` and `eps` are keys of `config.optim`.
 
     Args:
       lr: Peak learning rate.

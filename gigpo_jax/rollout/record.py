@@ -34,7 +34,7 @@ _TOKEN_DIGITS = 4  # after the point, of log-probabilities and entropies, nats
 class SavedStep:
     """One environment step, or a summary before one.
 
-    The fields from `returns` on are None if the episode was aborted or replaced.
+    `returns`, the advantages and the anchor group are None if the episode was aborted or replaced.
 
     Attributes:
       prompt, response, action, valid, admissible, observation, anchor, reward, penalty,

@@ -1,4 +1,4 @@
-"""Console lines of a run, a sample of its rollouts, and its throughput."""
+"""Console lines of a run, and its throughput."""
 
 import os
 import shlex

@@ -177,7 +177,7 @@ class EnvPool:
         """Waits for a free environment, first come, first served.
 
         Raises:
-          EnvError: No worker is left, or the pool was closed.
+          EnvError: No worker is left.
         """
         self._attach_loop()
         if self._free_slots:
