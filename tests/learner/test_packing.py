@@ -1,11 +1,8 @@
 """Packing: every token is in exactly one place, and minibatches have whole steps."""
 
 import dataclasses
-import itertools
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task, anchor_hash
 from gigpo_jax.learner.dealing import deal_segments
-from gigpo_jax.learner.group_dealing import deal_groups
 from gigpo_jax.learner.packing import (
     StepBatch,
     make_minibatches,
@@ -25,12 +21,10 @@ from gigpo_jax.learner.rows import pack_rows, response_capacity
 from gigpo_jax.learner.samples import Sample, step_samples, training_samples
 from gigpo_jax.learner.step_columns import (
     bucket,
-    neighbour_buckets,
-    resize_columns,
     step_columns,
 )
-from gigpo_jax.rl.types import StepColumns
-from gigpo_jax.trajectory import Step, StepCredit, Trajectory, Turn, finished_steps
+from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
+from tests.learner.exchange import Gather, on_two_hosts
 from tests.turns import make_turn
 
 
@@ -208,24 +202,14 @@ def test_a_sample_longer_than_a_row_is_refused() -> None:
 def test_hosts_agree_on_shapes_and_trip_counts() -> None:
     """Two hosts (threads) with unequal work exchange numbers and end with the same plan."""
     hosts = [household(40, seed=1), household(13, seed=2)]
-    sent: list[np.ndarray] = [np.zeros(0), np.zeros(0)]
-    meet = threading.Barrier(2, timeout=30)
 
-    def plan(host: int) -> list[StepBatch]:
-        def gather(values: np.ndarray) -> np.ndarray:
-            sent[host] = values
-            meet.wait()
-            gathered = np.stack(sent)
-            meet.wait()
-            return gathered
-
+    def plan(host: int, gather: Gather) -> list[StepBatch]:
         rng = np.random.default_rng(0)
         return make_minibatches(
             hosts[host], steps=20, row_length=2560, rows=2, rng=rng, gather=gather
         )
 
-    with ThreadPoolExecutor(2) as threads:
-        a, b = threads.map(plan, range(2))
+    a, b = on_two_hosts(plan)
     assert len(a) == len(b) == 3  # 53 steps in minibatches of 20
     assert [x.microbatches for x in a] == [x.microbatches for x in b]
     assert {x.targets.shape for x in a} == {x.targets.shape for x in b}
@@ -301,144 +285,6 @@ def test_small_numbers_by_hand() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    units=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=6), min_size=1, max_size=12),
-    minibatches=st.integers(1, 12),
-    seed=st.integers(0, 2**31),
-)
-def test_task_groups_are_dealt_whole(units, minibatches, seed) -> None:
-    sizes = list(itertools.chain.from_iterable(units))
-    steps = sum(sizes)
-    minibatches = min(minibatches, steps)
-    segments = iter(np.split(np.arange(steps), np.cumsum(sizes)[:-1]))
-    groups = [[next(segments) for _ in unit] for unit in units]
-    dealt = deal_groups(groups, minibatches, np.random.default_rng(seed))
-    homes = {
-        number: index
-        for index, minibatch in enumerate(dealt)
-        for piece in minibatch
-        for number in piece.tolist()
-    }
-    assert sorted(homes) == list(range(steps))
-    # No update is without steps.
-    assert len(set(homes.values())) == len(dealt) == minibatches
-    longest = max(steps // minibatches, 1)
-    for group in groups:
-        members = np.concatenate(group).tolist()
-        if len(members) <= longest:
-            assert len({homes[number] for number in members}) == 1
-    for segment in itertools.chain.from_iterable(groups):
-        assert len(segment) > longest or len({homes[n] for n in segment.tolist()}) == 1
-    counts = [sum(map(len, minibatch)) for minibatch in dealt]
-    # The fullest one got its last piece when it had the fewest steps.
-    assert max(counts) - min(counts) <= longest
-
-
-def make_groups(*sizes: int) -> list[list[np.ndarray]]:
-    """Task groups of so many single steps."""
-    ends = np.cumsum(sizes)
-    return [[np.array([n]) for n in range(end - size, end)] for end, size in zip(ends, sizes)]
-
-
-def test_task_groups_are_dealt_to_minibatches_of_nearly_equal_size_by_hand() -> None:
-    """A group of 8 in minibatches of 5 has pieces of 5 and 3."""
-
-    def deal(minibatches: int, *sizes: int) -> list[list[int]]:
-        dealt = deal_groups(make_groups(*sizes), minibatches, None)
-        return [np.concatenate(minibatch).tolist() for minibatch in dealt]
-
-    assert deal(3, 8, 8) == [[0, 1, 2, 3, 4], [8, 9, 10, 11, 12], [5, 6, 7, 13, 14, 15]]
-    assert deal(2, 1, 2, 3, 4) == [[6, 7, 8, 9, 0], [3, 4, 5, 1, 2]]
-    # The first minibatch is not always the largest.
-    first = {
-        len(deal_groups(make_groups(3, 2), 2, np.random.default_rng(seed))[0]) for seed in range(9)
-    }
-    assert first == {2, 3}
-
-
-def test_minibatches_of_task_groups() -> None:
-    """Groups of 4 steps; a minibatch of 8 has two of them, one of 3 a part of one."""
-    samples = [
-        Sample(
-            np.array([(1, 3, 2, 4)[number // 4], number % 4], np.int32),
-            np.array([2], np.int32),
-            np.zeros(1, np.float32),
-            float(number),
-        )
-        for number in range(16)
-    ]
-    groups = [number % 4 for number in range(16)]
-
-    def deal(steps: int, seed: int) -> list[list[int]]:
-        batches = make_minibatches(
-            samples,
-            steps=steps,
-            row_length=64,
-            rows=1,
-            rng=np.random.default_rng(seed),
-            groups=groups,
-        )
-        return [sorted(batch.advantage[batch.weight > 0].astype(int).tolist()) for batch in batches]
-
-    for batch in deal(8, 0):
-        assert len(batch) == 8
-        assert len({groups[number] for number in batch}) == 2
-    assert deal(8, 0) == deal(8, 0)
-    # The seed decides which groups meet.
-    assert len({str(sorted(deal(8, seed))) for seed in range(9)}) > 1
-    # Halves of a group are neighbours in the order of tokens.
-    small = deal(3, 0)
-    assert sorted(map(len, small)) == [2, 2, 2, 2, 4, 4]
-    assert all((number // 4 ^ 2) * 4 + number % 4 in batch for batch in small for number in batch)
-
-
-def test_optional_columns_are_collected_only_where_needed():
-    optional = {field.name for field in dataclasses.fields(StepColumns) if field.default is None}
-    rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
-    steps = [
-        Step(trajectory, number, 0, make_turn(action=f"go {n}", anchor=anchor))
-        for n, (anchor, trajectory, number) in enumerate(rows)
-    ]
-    plain = step_columns(steps)
-    assert {name for name, column in vars(plain).items() if column is None} == optional
-    entropy = np.arange(5, dtype=np.float32)
-    columns = step_columns(
-        steps, needs=("action", "next_anchor", "entropy"), computed={"entropy": entropy}
-    )
-    assert {name for name, column in vars(columns).items() if column is None} == optional - {
-        "action",
-        "next_anchor",
-        "entropy",
-    }
-    np.testing.assert_array_equal(columns.action[:5], [anchor_hash(f"go {n}") for n in range(5)])
-    next_anchors = [anchor_hash("a"), anchor_hash("b"), (0, 0), anchor_hash("a"), (0, 0)]
-    np.testing.assert_array_equal(columns.next_anchor[:5], next_anchors)
-    np.testing.assert_array_equal(columns.entropy[:5], entropy)
-    order = [3, 1, 4, 2, 0]
-    again = step_columns([steps[row] for row in order], needs=("next_anchor",))
-    np.testing.assert_array_equal(again.next_anchor[:5], columns.next_anchor[:5][order])
-
-
-def test_ends_of_episodes_are_columns():
-    """The first episode is won, the second is lost at the limit, the third one earlier."""
-    ends = [(True, False), (False, True), (False, False)]
-    trajectories = [
-        Trajectory(
-            Task("0", "look", "train"),
-            0,
-            member,
-            turns=[make_turn(), make_turn()],
-            won=won,
-            truncated=truncated,
-        )
-        for member, (won, truncated) in enumerate(ends)
-    ]
-    columns = step_columns(finished_steps(trajectories), needs=("won", "truncated"))
-    assert columns.won[:6].tolist() == [True, True, False, False, False, False]
-    assert columns.truncated[:6].tolist() == [False, False, False, True, False, False]
-
-
 def test_advantages_weights_and_action_masks_may_differ_between_tokens():
     samples = make_samples([(3, 2), (4, 5), (2, 0), (5, 3)])
     samples = [
@@ -482,24 +328,3 @@ def test_a_run_has_one_shape_of_minibatches() -> None:
         shapes[name] = {batch.tokens.shape for batch in batches}
     # 16 rows of two samples of 31 tokens.
     assert shapes == {"few": {(16, 1, 64)}, "many": {(16, 1, 64)}}
-
-
-@pytest.mark.parametrize(
-    ("size", "most_steps", "sizes"),
-    [(1536, 1152, [1024]), (1024, 1152, [768, 1536]), (256, 100, []), (256, 9999, [384])],
-)
-def test_columns_of_the_next_iterations_have_neighbouring_lengths(
-    size: int, most_steps: int, sizes: list[int]
-) -> None:
-    assert neighbour_buckets(size, most_steps) == sizes
-    assert all(bucket(other) == other for other in sizes)
-
-
-def test_resized_columns_keep_their_first_rows() -> None:
-    columns = step_columns([])
-    columns = dataclasses.replace(columns, reward=np.arange(256, dtype=np.float32))
-    for other in (128, 384):
-        resized = resize_columns(columns, other)
-        assert len(resized.mask) == len(resized.anchor) == other
-        assert resized.reward[:128].tolist() == list(range(128))
-        assert resized.action is None

@@ -12,34 +12,32 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gigpo_jax.config import resolve
-from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner import token_logprobs
-from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample, step_samples
-from gigpo_jax.learner.signals.critic import Critic
-from gigpo_jax.models import decoder, lora
+from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import QUARTERS
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.masks import causal_segment_mask
-from gigpo_jax.policy import Policy, longest_tree, lora_config, shares_prefixes
+from gigpo_jax.policy import longest_tree, shares_prefixes
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.trajectory import Trajectory, finished_steps
-from tests.learner.test_continuations import (
+from tests.learner.conversations import (
     LOSSES,
     check_equal_losses,
+    check_equal_scores,
+    check_equal_states,
     compute_loss,
     expected_response,
+    learn_iteration,
     score_and_differentiate,
     talk,
     together,
 )
 from tests.learner.test_learner_updates import (
     SHAPE,
-    find_signal,
-    learn_steps,
     make_config,
     start,
 )
@@ -211,17 +209,8 @@ def test_log_probabilities_and_gradients_are_those_of_separate_texts(
 ) -> None:
     longest_tree = execution.get("max_segment", row_length)
     assert row_length == 96 or row_length >= max(QUARTERS, 3 * 64)
-    scores, gradient = score_and_differentiate(
-        TEXTS, row_length, longest_tree=longest_tree, **execution
-    )
-    expected_scores, expected_gradient = separate_scores
-    for found, expected in zip(scores, expected_scores, strict=True):
-        assert found[0] == expected[0]
-        np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-6, atol=1e-6)
-    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_gradient))
-    assert largest > 0.01
-    for found, expected in zip(*map(jax.tree.leaves, (gradient, expected_gradient)), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(largest, 1.0))
+    found = score_and_differentiate(TEXTS, row_length, longest_tree=longest_tree, **execution)
+    check_equal_scores(found, separate_scores)
 
 
 @pytest.mark.slow
@@ -275,7 +264,6 @@ def test_an_iteration_learns_what_it_learns_from_separate_texts(
     folder = tmp_path_factory.mktemp("trees") / "model"
     save_hf(folder, SHAPE, start())
     steps = finished_steps(make_trajectories())
-    mesh = make_mesh(data=1, fsdp=1, tensor=1)
     outcomes = {}
     tokens = []  # of each score with shared prefixes
 
@@ -295,13 +283,8 @@ def test_an_iteration_learns_what_it_learns_from_separate_texts(
         config.train.minibatch, config.train.epochs = 12, 1
         config.unlock().update_from_flattened_dict(changes)
         config = resolve(config.lock())
-        adapter = lora_config(config)
-        pairs = None if adapter is None else lora.init_adapter(SHAPE, adapter, jax.random.key(1))
-        learner = Learner(config, Policy(SHAPE, start(), None, pairs, 1.0), mesh)  # type: ignore[arg-type]
-        metrics, credit = learn_steps(learner, steps, 0)
-        critic = find_signal(learner, Critic)
-        states = [learner.state.opt_state, critic.state.opt_state if critic else ()]
-        outcomes[share] = (metrics, jax.device_get(states), credit.total)
+        metrics, states, credit = learn_iteration(config, steps)
+        outcomes[share] = (metrics, states, credit.total)
     expected, expected_states, expected_advantages = outcomes[False]
     assert len(set(expected_advantages.tolist())) > 3
     # Of the old and the reference policy.
@@ -317,8 +300,7 @@ def test_an_iteration_learns_what_it_learns_from_separate_texts(
     for name in expected:
         if not name.startswith("time/"):
             assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
-    for x, y in zip(*map(jax.tree.leaves, (states, expected_states)), strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * max(np.abs(y).max(), 1e-30))
+    check_equal_states(states, expected_states)
 
 
 def test_replayed_experts_keep_texts_apart() -> None:
