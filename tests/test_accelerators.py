@@ -2,8 +2,11 @@
 would trip over.
 """
 
+import dataclasses
 import functools
 import types
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +18,23 @@ from gigpo_jax import policy
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.exchange import global_batch
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.engines.jax import slots
+from gigpo_jax.engines.jax import jax_engine, programs, slots
+from gigpo_jax.engines.jax.placement import Placement
+from gigpo_jax.learner import fitted_rows, full_rows
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import decoder, decoding
+from gigpo_jax.main import main
+from gigpo_jax.models import decode_kernel, decoder, decoding
 from gigpo_jax.models.attention import attention
 from gigpo_jax.models.experts import apply_experts
+from gigpo_jax.models.files.save_weights import save_hf
+from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.tools.preflight.targets import believe_in_hopper
+from tests.metrics import CLOCK, records
+from tests.models.shapes import random_params
 
 pytestmark = pytest.mark.slow
 
@@ -239,3 +249,72 @@ def test_what_cudnn_does_not_take_goes_to_the_plain_kernel(
         (16, 8, "float32"),
     ):
         assert "fmha" not in text(*odd), odd
+
+
+def take_gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Engines and rows are those of a GPU, computed here; returns the ways that are taken."""
+    taken: list[str] = []
+    gpu = types.SimpleNamespace(platform="gpu", compute_capability="9.0")
+    kernel = decode_kernel.decode_attention
+    fill = full_rows.fill_rows
+    split = programs.split_layers
+
+    def attend(query: jax.Array, *arrays: Any) -> jax.Array:
+        taken.append("chunks" if query.shape[1] > 1 else "tokens")
+        return kernel(query, *arrays, interpret=True)
+
+    def fill_rows(*args: Any) -> list[list[int]]:
+        taken.append("full rows")
+        return fill(*args)
+
+    def split_layers(*args: Any) -> Any:
+        taken.append("layers apart")
+        return split(*args)
+
+    monkeypatch.setattr(jax_engine, "place_engine", lambda *_: Placement(gpu))
+    monkeypatch.setattr(programs, "split_layers", split_layers)
+    monkeypatch.setattr(decode_kernel, "decode_attention", attend)
+    # Interpreted, it takes float32 too, in which the numbers can be compared.
+    monkeypatch.setattr(decode_kernel, "fits", lambda *_: True)
+    fit = fitted_rows.RowFit(1, 8 * 512, fills=True)
+    monkeypatch.setattr(fitted_rows, "make_fit", lambda *_: fit)
+    monkeypatch.setattr(full_rows, "fill_rows", fill_rows)
+    return taken
+
+
+def test_an_iteration_has_the_numbers_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers apart, the kernel of the cache and rows filled by subset sums change no more than
+    rounding does.
+    """
+    prepare = programs.Programs.prepare_params
+
+    def prepare_params(engine: programs.Programs, params: decoder.Params) -> decoder.Params:
+        # The engine's layers are its own if they are of another type than the learner's.
+        return prepare(engine, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params))
+
+    monkeypatch.setattr(programs.Programs, "prepare_params", prepare_params)
+    words = load_tokenizer("models/alfworld_tiny")
+    shape = dataclasses.replace(SHAPE, vocab_size=words.vocab_size)
+    params = jax.tree.map(lambda leaf: 0.5 * leaf, random_params(shape))
+    save_hf(tmp_path / "model", shape, params, tokenizer=words)
+    flags = ["--mode=train", "--config=quickstart", f"--config.model.path={tmp_path / 'model'}"]
+    flags += ["--config.train.iterations=1", "--config.train.groups=2", "--config.eval.panel="]
+    flags += ["--config.train.group_size=2", "--config.env.max_steps=4", "--config.engine.slots=4"]
+    flags += ["--config.train.minibatch=8", "--config.batch.fit_rows=True"]
+    flags += ["--config.engine.prefill_chunk=32", "--config.engine.prefill_buckets=()"]
+    flags += ["--config.rl.entropy_coef=0.1"]
+    assert main([*flags, f"--workdir={tmp_path / 'cpu'}"]) == 0
+    taken = take_gpu_defaults(monkeypatch)
+    assert main([*flags, f"--workdir={tmp_path / 'gpu'}"]) == 0
+    assert {*taken} == {"layers apart", "chunks", "tokens", "full rows"}
+    (expected,), (found,) = (
+        [
+            record
+            for record in records(tmp_path / name, without=(*CLOCK, "batch/padding_share"))
+            if "policy/loss" in record
+        ]
+        for name in ("cpu", "gpu")
+    )
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)

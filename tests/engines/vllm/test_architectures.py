@@ -1,5 +1,5 @@
-"""Real servers of other models than Qwen2.5 give the learner's log-probabilities, before and after
-a push.
+"""Real servers of other models than Qwen2.5 give the learner's log-probabilities and the greedy
+texts of the engine in the process, before and after a push.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig
-from gigpo_jax.models.rope_scaling import RopeScaling
+from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from tests.engines.vllm import serving
 from tests.models.shapes import random_params
@@ -29,6 +29,8 @@ from tests.models.shapes import random_params
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
 LLAMA = {"rope_scaling": RopeScaling(8.0, 1.0, 4.0, 16)}
+LINEARLY = {"rope_scaling": LinearScaling(4.0)}
+YARN = {"rope_scaling": YarnScaling(8.0, 16)}  # 128 tokens: more than `serving.MAX_LENGTH`
 EXPERTS = {"experts": ExpertConfig(4, 2, 32)}
 # An embedding with more rows than there are tokens: the server must not sample them either.
 TOKENS = load_tokenizer(serving.TINY).vocab_size
@@ -49,6 +51,9 @@ CONFIG = LoraConfig(4, 8.0)
         ("qwen3", {}, True),
         ("qwen3_moe", EXPERTS, False),
         ("llama", LLAMA, False),
+        ("llama", LINEARLY, False),
+        ("llama", YARN, False),
+        ("mistral", {}, False),
         ("qwen3", PADDED, False),
         ("smollm3", {"layer_types": (FULL, UNROTATED)}, False),
         ("gemma3_text", GEMMA, False),
@@ -59,6 +64,9 @@ CONFIG = LoraConfig(4, 8.0)
         "qwen3-adapter",
         "experts",
         "llama",
+        "llama-linear",
+        "llama-yarn",
+        "mistral",
         "padded",
         "smollm3",
         "gemma3",
@@ -100,14 +108,21 @@ def test_log_probabilities_are_the_learners_before_and_after_a_push(
     server = serving.start(tmp_path / "model", tmp_path / "logs", tmp_path / "weights", **ranks)
     try:
         serving.wait_up(server)
-        with serving.engine(shape, pushed[0], words, urls=(server.url,), **settings) as engine:
+        with (
+            serving.engine(shape, pushed[0], words, urls=(server.url,), **settings) as engine,
+            serving.in_process(shape, merged[0], words) as ours,
+        ):
             for version, params in enumerate(merged):
                 if version:
                     engine.update_weights(pushed[version], version)
+                    ours.update_weights(params, version)
+                greedy = [serving.ask(one, prompts, temperature=0.0) for one in (engine, ours)]
+                for theirs, here in zip(*greedy, strict=True):
+                    np.testing.assert_array_equal(theirs.tokens, here.tokens)
                 for prompt, response in zip(prompts, serving.ask(engine, prompts), strict=True):
                     assert response.version == version
                     assert response.tokens.max() < TOKENS
-                    ours = serving.learner_logprobs(shape, params, prompt, response.tokens, 1.0)
-                    np.testing.assert_allclose(response.logprobs, ours, atol=1e-4)
+                    scores = serving.learner_logprobs(shape, params, prompt, response.tokens, 1.0)
+                    np.testing.assert_allclose(response.logprobs, scores, atol=1e-4)
     finally:
         server.stop()
