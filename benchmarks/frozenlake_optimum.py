@@ -19,6 +19,7 @@ from gigpo_jax.env_bridge.panels import find_panel
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.frozenlake.env import read_lake
 from gigpo_jax.envs.frozenlake.lake import ACTIONS, Lake, find_letter, list_transitions, move
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.tools.compare.runs import read_run
 
 PATHS = sorted(set(itertools.permutations(("right", "down") * 3)))
@@ -62,7 +63,7 @@ def reaches_goal(lake: Lake, path: Sequence[str]) -> bool:
 def main(folders: Sequence[str]) -> None:
     """Prints the means over the panel `test`, and what the runs in the folders are near to."""
     env = registry.make("frozenlake")
-    panel = find_panel("test", "frozenlake", registry.panel_folder("frozenlake"))
+    panel = find_panel("test", "frozenlake", panel_folder("frozenlake"))
     tasks = {task.id: task for task in env.tasks("test")}
     lakes = [read_lake(env.reset(tasks[task_id]).anchor) for task_id in panel.ids]
     # The numbers of moves of benchmarks/protocols/frozenlake_pooled.md.

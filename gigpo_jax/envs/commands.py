@@ -44,7 +44,7 @@ def describe_environments(args: argparse.Namespace) -> str:
     del args
     lines = []
     for name, entry in registry.ENVIRONMENTS.items():
-        panel_names = sorted(path.stem for path in registry.panel_folder(name).glob("*.json"))
+        panel_names = sorted(path.stem for path in panels.panel_folder(name).glob("*.json"))
         facts = [f"{entry.max_steps} actions"]
         facts.append("an expert" if entry.expert else "no expert")
         facts.append(f"panels: {', '.join(panel_names) or 'none'}")
@@ -204,7 +204,7 @@ def compare_panel(args: argparse.Namespace) -> str:
 
 def score_panel(args: argparse.Namespace) -> str:
     """Scores the results of another program on a panel."""
-    folder = registry.panel_folder(args.environment)
+    folder = panels.panel_folder(args.environment)
     return score_results(find_panel(args.name, args.environment, folder), args.results)
 
 

@@ -1,7 +1,9 @@
 """Freezes panels (eval sets) of any environment, and checks data against them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from gigpo_jax.env_bridge.freeze import freeze_panel
@@ -73,9 +75,18 @@ def check_tasks(environment: str, name: str, *, options: Mapping[str, Any]) -> t
     Raises:
       InputError: no such panel, or other data.
     """
-    panel = find_panel(name, environment, registry.panel_folder(environment))
+    panel = find_panel(name, environment, panel_folder(environment))
     env = registry.make(environment, **options)
     try:
         return check_panel(panel, env)
     finally:
         env.close()
+
+
+def panel_folder(name: str) -> Path:
+    """The folder `panels` of an environment, beside its module."""
+    origin, colon, _ = name.partition(":")
+    if not colon or origin in registry.INCOMING:
+        return Path(__file__).parent / origin / "panels"
+    registry.spec(name)  # imports the module
+    return Path(str(sys.modules[origin].__file__)).parent / "panels"

@@ -1,6 +1,5 @@
 """Environments by name: one literal table of the entries (docs/environments.md)."""
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -151,12 +150,3 @@ def find_style(name: str, style: str) -> PromptTemplate:
     from gigpo_jax.envs.styles import find_other_style
 
     return find_other_style(name, style, styles)
-
-
-def panel_folder(name: str) -> Path:
-    """The folder `panels` of an environment, beside its module."""
-    origin, colon, _ = name.partition(":")
-    if not colon or origin in INCOMING:
-        return Path(__file__).parent / origin / "panels"
-    spec(name)  # imports the module
-    return Path(str(sys.modules[origin].__file__)).parent / "panels"

@@ -17,6 +17,7 @@ from gigpo_jax.env_bridge.prompts import Exchange, History, Prompt, PromptTempla
 from gigpo_jax.env_bridge.types import EnvError, Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.entry_types import Environment
+from gigpo_jax.envs.panels import panel_folder
 
 _NO_LIMIT = 1 << 40  # tokens of a prompt
 
@@ -162,7 +163,7 @@ def open_world(
                 fix="give one of them: a panel has the tasks of one split",
             )
 
-        folder = registry.panel_folder(name)
+        folder = panel_folder(name)
         # A frozen panel is preferred: its tasks are the same on every machine.
         if panel is None and split is None and (folder / "train.json").is_file():
             panel = "train"

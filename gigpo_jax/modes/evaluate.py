@@ -17,7 +17,7 @@ from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.env_bridge.agents import Examples
 from gigpo_jax.env_bridge.panels import Panel, panel_names
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.scored_steps import ScoredSteps
@@ -88,7 +88,7 @@ def _evaluate(config: ConfigDict, workdir: Path, out: str, hosts: Hosts) -> None
         if not config.env.mix:
             name = config.env.name
             fix = (
-                f"panels of {name}: {panel_names(registry.panel_folder(name))}; or freeze one "
+                f"panels of {name}: {panel_names(panel_folder(name))}; or freeze one "
                 "(gigpo envs freeze)"
             )
         raise InputError("no panel", key="config.eval.panel", value="''", fix=fix)

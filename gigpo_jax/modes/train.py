@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -23,11 +23,9 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
-from gigpo_jax.rollout.environment import all_tasks, list_environments
-from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
+from gigpo_jax.rollout.environment import RunEnvironment, all_tasks, list_environments
 from gigpo_jax.rollout.part_table import part_metrics
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
-from gigpo_jax.rollout.results import panel_metrics, panel_record
 from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
 from gigpo_jax.rollout.statistics import metrics_by_environment
@@ -44,6 +42,10 @@ from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.panels import Panel
+    from gigpo_jax.env_bridge.types import Task
 
 SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.every`
 
@@ -145,7 +147,7 @@ class Trainer:
         environments = list_environments(config)
         with show_stage("reading the tasks"):
             self.tasks = all_tasks(environments)
-            self.panel = panel_tasks(environments)
+            self.panel = _panel_tasks(config, environments)
         self.sources = make_sources(config, self.tasks, is_training=True)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
@@ -434,6 +436,9 @@ class Trainer:
         is_due = in_full or (every and self.done % every == 0)
         if self.panel is None or not is_due:
             return {}
+        from gigpo_jax.rollout.evaluator import Evaluator
+        from gigpo_jax.rollout.results import panel_metrics, panel_record
+
         panel, tasks = self.panel
         evaluator = Evaluator(self.config, self.worker, tasks)
 
@@ -474,6 +479,18 @@ class Trainer:
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
         self.saved = self.done
         self._saved_s = time.monotonic()
+
+
+def _panel_tasks(
+    config: ConfigDict, environments: list[RunEnvironment]
+) -> "tuple[Panel, tuple[Task, ...]] | None":
+    """The panel of a run and its tasks; None for a run that is not evaluated."""
+    if not report.has_panel(config):
+        return None
+    # Here, as in `Trainer.evaluate`: an iteration needs none of it.
+    from gigpo_jax.rollout.evaluator import panel_tasks
+
+    return panel_tasks(environments)
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.mix import name_member_keys
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.results import (
     Outcome,
@@ -46,7 +46,7 @@ def _environment_panel(environment: RunEnvironment) -> tuple[Panel, tuple[Task, 
     """The panel of one environment, and its first `eval.tasks` tasks."""
     config = environment.config
     with name_member_keys(environment.label):
-        folder = registry.panel_folder(config.env.name)
+        folder = panel_folder(config.env.name)
         panel = find_panel(config.eval.panel, config.env.name, folder, key="config.eval.panel")
         env = environment.make()
         try:

@@ -8,6 +8,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.panels import check_panel, find_panel, read_panel
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from tests.file_limit import largest_file
 
 
@@ -77,10 +78,10 @@ def test_a_damaged_file_is_refused_with_its_path(change, message, tmp_path):
 
 
 def test_panels_are_found_by_name_or_file_and_only_for_their_environment(tmp_path):
-    panel = find_panel("tiny_unseen", "alfworld", registry.panel_folder("alfworld"))
+    panel = find_panel("tiny_unseen", "alfworld", panel_folder("alfworld"))
     write_panel(tmp_path / "copy.json", panel)
     assert find_panel(str(tmp_path / "copy.json"), "alfworld", tmp_path / "none") == panel
     with pytest.raises(InputError, match="a panel of alfworld, not of webshop"):
         find_panel(str(tmp_path / "copy.json"), "webshop", tmp_path / "none")
     with pytest.raises(InputError, match=r"no panel of alfworld \(those are: .*tiny_unseen"):
-        find_panel("tiny", "alfworld", registry.panel_folder("alfworld"))
+        find_panel("tiny", "alfworld", panel_folder("alfworld"))

@@ -21,7 +21,7 @@ GAMES = ("blackjack", "ezpoints", "frozenlake", "points24", "sokoban")
 COMMITTED = [
     path
     for name in registry.ENVIRONMENTS
-    for path in sorted(registry.panel_folder(name).glob("*.json"))
+    for path in sorted(panels.panel_folder(name).glob("*.json"))
 ]
 
 
@@ -141,7 +141,7 @@ def test_a_harness_is_neither_checked_nor_drawn(
 
 
 def test_one_changed_byte_in_one_game_is_found(tmp_path: Path) -> None:
-    panel = find_panel("small_unseen", "alfworld", registry.panel_folder("alfworld"))
+    panel = find_panel("small_unseen", "alfworld", panels.panel_folder("alfworld"))
     data = Path(registry.generate_data("alfworld", tmp_path, **panel.made_from))
     task = make(data).tasks("valid_unseen")[77]
     game = json.loads((data / task.data).read_text())
@@ -179,7 +179,7 @@ def test_types_take_turns() -> None:
 
 
 def test_a_panel_of_another_environment_or_with_odd_values(small: Path, tmp_path: Path) -> None:
-    panel = find_panel("small_unseen", "alfworld", registry.panel_folder("alfworld"))
+    panel = find_panel("small_unseen", "alfworld", panels.panel_folder("alfworld"))
     odd = tmp_path / "odd.json"
     write_panel(odd, dataclasses.replace(panel, environment="webshop"))
     with pytest.raises(InputError, match=r"a panel of webshop, not of alfworld"):
@@ -193,7 +193,7 @@ def test_a_panel_of_another_environment_or_with_odd_values(small: Path, tmp_path
 def test_results_of_other_programs_are_scored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    panel = read_panel(registry.panel_folder("alfworld") / "valid_unseen.json")
+    panel = read_panel(panels.panel_folder("alfworld") / "valid_unseen.json")
     file = tmp_path / "results.jsonl"
     lines = [json.dumps({"id": task, "won": n < 100}) for n, task in enumerate(panel.ids)]
     score = ["score", "alfworld", "--name", "valid_unseen", "--results", str(file)]

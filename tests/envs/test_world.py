@@ -8,6 +8,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.panels import find_panel
 from gigpo_jax.env_bridge.types import EnvError
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.envs.world import open_world
 from tests.envs.pages import PAGE, code
 
@@ -18,7 +19,7 @@ def test_a_panel_of_the_package_is_generated_and_won() -> None:
     world = open_world("alfworld", panel="tiny_unseen")
     assert (
         tuple(task.id for task in world.tasks)
-        == find_panel("tiny_unseen", "alfworld", registry.panel_folder("alfworld")).ids
+        == find_panel("tiny_unseen", "alfworld", panel_folder("alfworld")).ids
     )
     player = world.play()
     expert = registry.make_expert("alfworld", 0)

@@ -8,7 +8,7 @@ import pytest
 
 from gigpo_jax.config import resolve
 from gigpo_jax.env_bridge.panels import read_panel
-from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.envs.search.data.world import make_world
 from gigpo_jax.envs.search.prompt import shorten_text
 from gigpo_jax.models.text.tokenizer import load_tokenizer
@@ -29,9 +29,7 @@ def test_the_configs_are_valid_and_of_one_world() -> None:
     for config in configs:
         resolve(config)
         assert config.env.generate == configs[0].env.generate
-    made_from = read_panel(
-        registry.panel_folder("search") / f"{configs[0].eval.panel}.json"
-    ).made_from
+    made_from = read_panel(panel_folder("search") / f"{configs[0].eval.panel}.json").made_from
     assert configs[0].env.generate.to_dict() == made_from
     with pytest.raises(ValueError, match="no such stage; choose 1 or 2"):
         get_config("search_tiny_sft", "3")

@@ -10,13 +10,14 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.panels import check_panel, find_panel
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
+from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.envs.webshop import open_catalogue
 from gigpo_jax.envs.webshop.catalogue.sources import find_sources, read_products
 from gigpo_jax.envs.webshop.data.generate import ensure_catalogue, write_catalogue
 from gigpo_jax.envs.webshop.expert.demonstrator import Demonstrator
 from tests.envs.futures import count_equal_anchors
 
-FOLDER = registry.panel_folder("webshop")
+FOLDER = panel_folder("webshop")
 
 
 @pytest.fixture(scope="module")
