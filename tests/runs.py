@@ -53,6 +53,12 @@ def run_process(workdir: Path, mode: str, *flags: str) -> subprocess.CompletedPr
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+def start_process(workdir: Path, mode: str, *flags: str) -> subprocess.Popen[str]:
+    """Starts a run in a process of its own."""
+    words = command(workdir, mode, *flags)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def run_two_hosts(workdir: Path, *flags: str) -> None:
     """A run of two processes, each a host with one device."""
     with socket.socket() as free:

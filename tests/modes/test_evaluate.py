@@ -1,4 +1,4 @@
-"""Intervals and summaries against numbers worked out elsewhere."""
+"""Evaluations: intervals and summaries against numbers worked out elsewhere, and whole runs."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
 from gigpo_jax.modes.evaluate import run as evaluate
+from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.results import (
     Outcome,
     collect_outcomes,
@@ -212,3 +213,38 @@ def test_an_evaluation_without_a_panel_names_the_panels(tmp_path: Path) -> None:
         InputError, match=r"^config.eval.panel='': no panel; panels of alfworld: .*"
     ):
         evaluate(config, tmp_path / "run", "")
+
+
+@pytest.mark.slow
+def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: Path):
+    room = ["--config.sampling.max_prompt_tokens=900", "--config.engine.prefill_buckets=(900,)"]
+    room += ["--config.batch.row_length=912", "--config.batch.rows=1", "--config.eval.examples=0"]
+    agent = ["--config.agent=reflexion", "--config.eval.trials=2", "--config.eval.tasks=8"]
+    done = run(tmp_path, "eval", "--initial", *flags, *room, *agent)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "eval_drawers_reflexion.json").read_text())
+    assert result["agent"] == "reflexion"
+    names = [
+        "temperature 0.4, 1 trial",
+        "temperature 0.4, 2 trials",
+        "greedy, 1 trial",
+        "greedy, 2 trials",
+    ]
+    assert sorted(result["results"]) == sorted(names)
+    for decoding, label, two in (("sampled", *names[:2]), ("greedy", *names[2:])):
+        assert f"| {two} | all | 8 |" in done.stdout
+        episodes = read_rollouts(tmp_path / f"eval_drawers_reflexion_{decoding}.jsonl.gz").episodes
+        first = [episode.won for episode in episodes if episode.member == 0]
+        won = {episode.group for episode in episodes if episode.won}
+        assert len(first) == 8
+        assert result["results"][label]["all"]["success_rate"] == sum(first) / 8
+        assert result["results"][two]["all"]["success_rate"] == len(won) / 8
+        second = {episode.group: episode for episode in episodes if episode.member == 1}
+        assert len(second) + sum(first) == 8
+        for episode in episodes:
+            if episode.reflection:
+                assert all(
+                    f"Your note after trial 1, which failed: {episode.reflection}" in step.prompt
+                    for step in second[episode.group].steps
+                )
+        assert any(episode.reflection for episode in episodes)

@@ -20,7 +20,7 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.models import decoder
 from tests.engines.jax.random_model import CONFIG, EXPERTS, requests, run, weights
 from tests.models.shapes import VL, VL3, random_params
-from tests.test_pictures import ask
+from tests.pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
 SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))

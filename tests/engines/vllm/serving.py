@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import pathlib
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -32,8 +34,11 @@ TINY = ROOT / "models/alfworld_tiny"
 PYTHON = ROOT / ".venv-vllm/bin/python"
 KEY = "open sesame"
 MAX_LENGTH = 96
+LONG = 1024  # tokens of a prompt of an agent and its response
 START_S = 600.0
 LIMITS = Limits(start_s=START_S, connect_s=10.0, request_s=120.0, push_s=120.0, restarts=2)
+# With servers that will not come back.
+IMPATIENT = replace(LIMITS, connect_s=2.0, restarts=0)
 
 
 def server_settings(
@@ -126,6 +131,70 @@ def engine(
     say = said.append if said is not None else print
     store = WeightStore(weights_dir)
     return RemoteEngine(config, params, settings=settings, store=store, tokenizer=words, say=say)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model and the server that was started from its folder.
+
+    Attributes:
+      model: The folder.
+      config: Shape of the model.
+      params: Its parameters.
+      words: Its tokenizer.
+      process: The server.
+      weights_dir: Folder of pushed weights.
+    """
+
+    model: pathlib.Path
+    config: decoder.DecoderConfig
+    params: decoder.Params
+    words: Tokenizer
+    process: ServerProcess
+    weights_dir: pathlib.Path
+
+    @property
+    def url(self) -> str:
+        return self.process.url
+
+    def engine(self, params: decoder.Params | None = None, **changes: Any) -> RemoteEngine:
+        """An engine of these parameters, or others, over this server, or over `urls`."""
+        settings = {
+            "urls": (self.url,),
+            "weights_dir": self.weights_dir,
+            "tokenizer": tokenizer_fingerprint((self.model / "tokenizer.json").read_bytes()),
+        }
+        params = self.params if params is None else params
+        return engine(self.config, params, self.words, **(settings | changes))
+
+    def in_process(self) -> JaxEngine:
+        return in_process(self.config, self.params, self.words)
+
+
+def fetch(url: str, path: str, body: Any = None, key: str = KEY) -> bytes:
+    """Answer to a request of the test's own."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, headers)
+    with urllib.request.urlopen(request, timeout=START_S) as answer:
+        return answer.read()
+
+
+def call(url: str, path: str, body: Any = None, key: str = KEY) -> Any:
+    """As `fetch`, for answers in JSON."""
+    return json.loads(fetch(url, path, body, key) or b"null")
+
+
+def raw_greedy(url: str, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
+    """What a server answers to whoever asks, without this client."""
+    sampling = {"temperature": 0.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True}
+    out = []
+    for prompt in prompts:
+        body = {"token_ids": prompt, "sampling_params": sampling}
+        (choice,) = call(url, "/inference/v1/generate", body)["choices"]
+        logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        out.append((choice["token_ids"], logprobs))
+    return out
 
 
 def shaken(params: decoder.Params, seed: int, size: float = 0.02) -> decoder.Params:

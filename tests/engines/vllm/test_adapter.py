@@ -9,7 +9,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,11 +77,8 @@ def adapted(
 
 def adapters_of(server: ServerProcess) -> list[str]:
     """The names that the server takes for adapters."""
-    request = urllib.request.Request(
-        server.url + "/v1/models", headers={"Authorization": f"Bearer {serving.KEY}"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return [card["id"] for card in json.load(answer)["data"] if card.get("parent")]
+    cards = serving.call(server.url, "/v1/models")["data"]
+    return [card["id"] for card in cards if card.get("parent")]
 
 
 def prompts(words: Tokenizer, count: int) -> list[list[int]]:
@@ -186,21 +182,16 @@ def test_an_exported_adapter_is_one_for_vllm(
         weights / "exported", CONFIG, adapter, base="models/alfworld_tiny", numbers=numbers
     )
 
-    def post(path: str, body: dict[str, Any]) -> bytes:
-        headers = {"Authorization": f"Bearer {serving.KEY}", "Content-Type": "application/json"}
-        request = urllib.request.Request(server.url + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.read()
-
-    post("/v1/load_lora_adapter", {"lora_name": "exported", "lora_path": str(weights / "exported")})
+    adapter_name = {"lora_name": "exported"}
+    folder = str(weights / "exported")
+    serving.fetch(server.url, "/v1/load_lora_adapter", adapter_name | {"lora_path": folder})
     (prompt,) = prompts(words, 1)
-    answer = json.loads(
-        post("/inference/v1/generate", probe_request(prompt) | {"model": "exported"})
-    )
+    body = probe_request(prompt) | {"model": "exported"}
+    answer = serving.call(server.url, "/inference/v1/generate", body)
     merged = lora.merge_adapter(jax.tree.map(lambda x: x.copy(), model[1]), adapter, CONFIG.scale)
     ours = serving.learner_logprobs(shape, merged, prompt[:1], np.asarray(prompt[1:]), 1.0)
     np.testing.assert_allclose(read_probe(answer, prompt), ours, atol=1e-4)
-    post("/v1/unload_lora_adapter", {"lora_name": "exported"})
+    serving.fetch(server.url, "/v1/unload_lora_adapter", adapter_name)
     shutil.rmtree(weights / "exported")
 
 

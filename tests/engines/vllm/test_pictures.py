@@ -3,10 +3,8 @@ before and after a push.
 """
 
 import asyncio
-import pathlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -15,21 +13,18 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.engines.base import Completion, Engine, SamplingParams
-from gigpo_jax.engines.vllm.launch import ServerProcess
-from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.models import decoder
 from gigpo_jax.models.files.save_weights import save_hf
-from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from tests.engines.vllm import serving
+from tests.engines.vllm.serving import Served
 from tests.models.shapes import VL, VL3, random_params
 from tests.models.vision.test_images import random_image
-from tests.test_pictures import small_config
+from tests.pictures import small_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("compiled_once")]
 
@@ -43,29 +38,6 @@ TEXTS = [
     (f"look at {IMAGE}", IMAGES[1:]),
     ("no picture", []),
 ]
-
-
-@dataclass(frozen=True)
-class Served:
-    """A model and the server of its folder."""
-
-    config: decoder.DecoderConfig
-    params: decoder.Params
-    words: Tokenizer
-    process: ServerProcess
-    fingerprint: str
-    weights_dir: pathlib.Path
-
-    def engine(self, config: decoder.DecoderConfig | None = None) -> Any:
-        """An engine that trains a model of that or another shape."""
-        return serving.engine(
-            config or self.config,
-            self.params,
-            self.words,
-            urls=(self.process.url,),
-            weights_dir=self.weights_dir,
-            tokenizer=self.fingerprint,
-        )
 
 
 @pytest.fixture(scope="module", params=[VL, VL3], ids=["qwen2_5_vl", "qwen3_vl"])
@@ -84,11 +56,11 @@ def served(
     )
     params = random_params(config)
     save_hf(folder / "model", config, params, tokenizer=words)
-    process = serving.start(folder / "model", folder / "logs", folder / "weights")
+    model, weights_dir = folder / "model", folder / "weights"
+    process = serving.start(model, folder / "logs", weights_dir)
     try:
         serving.wait_up(process)
-        fingerprint = tokenizer_fingerprint((folder / "model/tokenizer.json").read_bytes())
-        yield Served(config, params, words, process, fingerprint, folder / "weights")
+        yield Served(model, config, params, words, process, weights_dir)
     finally:
         process.stop()
 
@@ -142,7 +114,8 @@ def test_log_probabilities_with_pictures_are_the_learners_before_and_after_a_pus
 def test_a_server_that_reads_images_in_other_sizes_is_refused(served: Served) -> None:
     vision = served.config.vision
     assert vision is not None
+    config = replace(served.config, vision=replace(vision, max_pixels=4096))
     with pytest.raises(
         InputError, match=rf"its vision.max_pixels is {MAX_PIXELS}, the learner needs 4096"
     ):
-        served.engine(replace(served.config, vision=replace(vision, max_pixels=4096)))
+        replace(served, config=config).engine()
