@@ -6,9 +6,10 @@
 from pathlib import Path
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.core_keys import CORE, WEIGHT
+from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.key_types import Key
 from gigpo_jax.config.keys import PARTS
+from gigpo_jax.config.mix_keys import WEIGHT
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.envs.entry_types import Option
 from gigpo_jax.envs.registry import ENVIRONMENTS, INCOMING

@@ -3,8 +3,6 @@
 Only the core's keys are checked here; parts check their own (`keys.PARTS`).
 """
 
-import math
-
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
@@ -50,7 +48,7 @@ def used_parts(config: ConfigDict) -> list[str]:
     """The parts that have something to check: a key that is set, or a use without its keys."""
     algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
     conditions = {
-        "servers": config.engine.name != "jax" or config.train.inflight,
+        "servers": config.engine.name != "jax",
         "vLLM servers": config.engine.name == "vllm",
         "adapter": config.model.param_dtype != "float32",
         "critic": algorithm.critic_values > 0 or config.critic.kind != "none",
@@ -80,19 +78,6 @@ def _check_groups(config: ConfigDict) -> None:
             "a group of one has no standard deviation",
             "use at least 2 (published: 8)",
         )
-        require(
-            not train.refill_groups,
-            config,
-            "train.refill_groups",
-            "a group of one has no second episode to differ from",
-            "use 0, or train.group_size of at least 2",
-        )
-    if train.finish_fraction < 1:
-        # Rounded up, as in `EarlyEnd`.
-        finished = math.ceil(train.finish_fraction * train.group_size)
-        reason = f"leaves {finished} of the {train.group_size} episodes of a group"
-        fix = "keep at least 2, which are compared"
-        require(finished > 1, config, "train.finish_fraction", reason, fix)
 
 
 def _check_sizes(config: ConfigDict) -> None:
@@ -116,22 +101,11 @@ def _check_sizes(config: ConfigDict) -> None:
     )
     require(fits, config, "batch.row_length", reason)
     require(
-        train.curriculum == "none" or not train.max_staleness,
-        config,
-        "train.curriculum",
-        "tasks are drawn before the last success is measured",
-        "use none, or train.max_staleness=0",
-    )
-    require(
         sum(size == -1 for size in config.mesh.values()) <= 1,
         config,
         "mesh.data",
         "only one axis of the mesh can be -1 (all remaining devices)",
     )
-    is_used = train.max_staleness > 0 or not config.engine.devices
-    reason = "idle during updates, and the others during rollouts"
-    fix = "use train.max_staleness of at least 1, or 0"
-    require(is_used, config, "engine.devices", reason, fix)
 
 
 def _check_prefill(config: ConfigDict) -> None:
@@ -227,39 +201,7 @@ def _check_environment(config: ConfigDict, run: ConfigDict) -> None:
         reason = "longer than the run allows"
         # Rows and caches have the sizes of the run.
         require(value_of(config, name) <= limit, config, name, reason, f"at most {name}={limit}")
-    response_tokens = config.sampling.max_response_tokens
-    require(
-        env.overlong_buffer <= response_tokens,
-        config,
-        "env.overlong_buffer",
-        "no response is that long",
-        f"at most sampling.max_response_tokens={response_tokens}",
-    )
-    require(
-        env.first_max_steps <= env.max_steps,
-        config,
-        "env.first_max_steps",
-        "the limit of steps grows",
-        f"at most env.max_steps={env.max_steps}",
-    )
-    # Each alone would do nothing, or begin with episodes of no step.
-    require(
-        bool(env.first_max_steps) == bool(env.max_steps_iterations),
-        config,
-        "env.max_steps_iterations",
-        f"not read without the other of the pair; env.first_max_steps={env.first_max_steps}",
-        "give both, or leave both out",
-    )
-    entry = registry.spec(env.name)
-    registry.check_anchor(entry, env.anchor)
-    if "regret" in entry.run_arguments:
-        reason = "the environment does not tell the regret"
-        fix = "add --config.env.regret=True"
-        require(not env.regret_reward or env.regret, config, "env.regret_reward", reason, fix)
-    else:
-        require(
-            not env.regret, config, "env.regret", f"{env.name} does not compute it", "use False"
-        )
+    registry.check_anchor(registry.spec(env.name), env.anchor)
     if env.generate and "data" in env.options:
         raise InputError(
             "not used, because env.generate makes the data",

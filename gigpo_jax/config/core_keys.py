@@ -26,11 +26,6 @@ RATIOS = get_args(Ratio)
 CORRECTIONS = get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
 
-WEIGHT = Key(
-    1.0,
-    "share of the environment in the groups of an iteration, as a ratio to the other weights",
-    POSITIVE,
-)
 CORE: dict[str, Key] = {
     "seed": Key(0, "seed of the task order, the sampling keys and the initial weights", SEED),
     # For pods and clusters: a process cannot know that others start with it.
@@ -57,19 +52,6 @@ CORE: dict[str, Key] = {
     ),
     "env.split": Key("train", "split of the training tasks", mixes=True),
     "env.max_steps": Key(50, "largest number of actions in an episode", POSITIVE, mixes=True),
-    "env.first_max_steps": Key(
-        0,
-        "largest number of actions in training episodes of the first iteration; it grows linearly "
-        "to env.max_steps; 0: env.max_steps from the start",
-        NOT_NEGATIVE,
-        mixes=True,
-    ),
-    "env.max_steps_iterations": Key(
-        0,
-        "number of iterations in which the limit grows from env.first_max_steps to env.max_steps",
-        NOT_NEGATIVE,
-        mixes=True,
-    ),
     "env.history": Key(
         2, "number of past (observation, action) pairs in a prompt", NOT_NEGATIVE, mixes=True
     ),
@@ -89,27 +71,6 @@ CORE: dict[str, Key] = {
     "env.anchor": Key(
         "",
         'anchor state of steps; "": the first one that gigpo keys anchor names, as published',
-        mixes=True,
-    ),
-    "env.regret": Key(
-        False,
-        "whether the environment counts the actions that a step wasted: metric episode/regret "
-        "(docs/credit.md)",
-        mixes=True,
-    ),
-    "env.regret_reward": Key(
-        0.0,
-        "reward that a step loses for each action that it wasted; needs env.regret=True "
-        "(docs/advantages.md)",
-        NOT_NEGATIVE,
-        mixes=True,
-    ),
-    # For DAPO, whose overlong punishment it is.
-    "env.overlong_buffer": Key(
-        0,
-        "tokens below sampling.max_response_tokens in which the reward falls; 0: off "
-        "(docs/algorithm.md)",
-        NOT_NEGATIVE,
         mixes=True,
     ),
     "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
@@ -180,11 +141,6 @@ CORE: dict[str, Key] = {
         0,
         "number of devices that split the weights; 0: mesh.tensor, or more if needed "
         "(docs/scaling.md)",
-        NOT_NEGATIVE,
-    ),
-    "engine.devices": Key(
-        0,
-        "number of devices of a host for the engine alone; 0: those that train (docs/scaling.md)",
         NOT_NEGATIVE,
     ),
     "engine.dtype": Key(
@@ -388,27 +344,6 @@ CORE: dict[str, Key] = {
     ),
     "train.groups": Key(16, "number of tasks in an iteration", POSITIVE),
     "train.group_size": Key(8, "number of episodes of a task", POSITIVE),
-    # For dynamic sampling, as in DAPO.
-    "train.refill_groups": Key(
-        0,
-        "largest number of replacements of a group whose episodes all end alike by a group of "
-        "another task",
-        NOT_NEGATIVE,
-    ),
-    # For environments in which few episodes take most of the time.
-    "train.finish_fraction": Key(
-        1.0,
-        "fraction of a group's episodes that must end; then the others are cancelled; 1: off "
-        "(docs/scaling.md)",
-        POSITIVE_FRACTION,
-    ),
-    # For tasks of which most are won, or lost, from the start.
-    "train.curriculum": Key(
-        "none",
-        "order of tasks: in turn (none), or more of the task types whose success is near 50% "
-        "(success)",
-        one_of("none", "success"),
-    ),
     "train.minibatch": Key(
         256,
         "number of environment steps in an optimizer update; steps of a conversation stay together",
@@ -421,19 +356,6 @@ CORE: dict[str, Key] = {
         one_of("step", "group"),
     ),
     "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
-    # For rollouts that take as long as updates: both run at once.
-    "train.max_staleness": Key(
-        0,
-        "largest number of updates between the weights that sample and those that learn; 0: no "
-        "rollouts in updates",
-        NOT_NEGATIVE,
-    ),
-    # For servers, whose long responses would otherwise hold up the weights.
-    "train.inflight": Key(
-        False,
-        "whether new weights replace those of running requests; True: no exact resume "
-        "(docs/engine_server.md)",
-    ),
     "train.save_rollouts": Key(
         10, "number of iterations between saved rollouts; 0: none", NOT_NEGATIVE, may_change=True
     ),

@@ -8,6 +8,15 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.settings import Rule, Setting
 
+# Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
+# declaration.
+OPTIONS = {
+    "env.options": "options",
+    "env.generate": "generate_options",
+    "sft.demonstrator": "expert_options",
+}
+MIX = "env.mix"
+
 DECAY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 PORT = Rule("from 0 to 65535", lambda value: 0 <= value < 2**16)
 

@@ -4,34 +4,18 @@ Each has a label, and a config of the run with this environment alone.
 """
 
 import contextlib
-import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import KEYS
+from gigpo_jax.config.key_types import MIX, OPTIONS
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs import registry
 
-# Sections whose keys an environment declares -> the field of `entry_types.Environment` with the
-# declaration.
-OPTIONS = {
-    "env.options": "options",
-    "env.generate": "generate_options",
-    "sft.demonstrator": "expert_options",
-}
-MIX = "env.mix"
 SETTINGS = "rl.settings"  # the algorithm declares its keys
 SECTIONS = (*OPTIONS, SETTINGS, MIX)
 _NAME = re.compile(rf"{re.escape(MIX)}\.\w+\.name")
-
-
-@functools.cache
-def run_keys() -> Mapping[str, str]:
-    """KEY of env.mix.LABEL.KEY -> the key of the run that it replaces for this environment."""
-    mixed_keys = [name for name, key in KEYS.items() if key.mixes]
-    return {name.rpartition(".")[2]: name for name in (*mixed_keys, *OPTIONS)}
 
 
 def without_unset(options: ConfigDict) -> ConfigDict:
@@ -44,20 +28,9 @@ def member_configs(config: ConfigDict) -> dict[str, ConfigDict]:
     """Returns the config of each environment by its label, {"": config} in a run with one."""
     if not config.env.mix:
         return {"": config}
-    configs = {}
-    for label, section in config.env.mix.items():
-        member = config.copy_and_resolve_references().unlock()
-        # Otherwise the member would be a mix again.
-        member.env.mix = ConfigDict()
-        member.env.name = label
-        for key, run_key in run_keys().items():
-            # Options of the run are for no environment of the mix: one that has none of its own
-            # in `env.mix` keeps its defaults.
-            if run_key in OPTIONS or key in section:
-                run_section, _, name = run_key.partition(".")
-                member[run_section][name] = section.get(key, ConfigDict())
-        configs[label] = member
-    return configs
+    from gigpo_jax.config.members import split_mix
+
+    return split_mix(config)
 
 
 def member_shares(config: ConfigDict) -> dict[str, float]:
@@ -91,17 +64,10 @@ def name_member_keys(label: str) -> Iterator[None]:
     except InputError as error:
         if label:
             # An environment checks its config as that of a whole run, and knows only those keys.
-            raise error.with_key(_key_in_mix(error.key, label)) from error
+            from gigpo_jax.config.members import key_in_mix
+
+            raise error.with_key(key_in_mix(error.key, label)) from error
         raise
-
-
-def _key_in_mix(key: str, label: str) -> str:
-    """Returns an environment's key of `env.mix` for a run's key; keys of the run alone stay."""
-    for name, run_key in run_keys().items():
-        prefix = f"config.{run_key}"
-        if key == prefix or key.startswith(f"{prefix}."):
-            return f"config.{MIX}.{label}.{name}{key.removeprefix(prefix)}"
-    return key
 
 
 def chooses_environment(key: str) -> bool:

@@ -5,17 +5,23 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.core_keys import WEIGHT
 from gigpo_jax.config.key_types import Key
 from gigpo_jax.config.keys import DEFAULTS, KEYS
+from gigpo_jax.config.members import run_keys
 from gigpo_jax.config.mix import (
     MIX,
     environment_types,
     name_member_keys,
-    run_keys,
     without_unset,
 )
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.settings import POSITIVE
+
+WEIGHT = Key(
+    1.0,
+    "share of the environment in the groups of an iteration, as a ratio to the other weights",
+    POSITIVE,
+)
 
 
 def fill_mix(config: ConfigDict) -> None:

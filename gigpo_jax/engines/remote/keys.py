@@ -41,9 +41,7 @@ KEYS = part_keys(
 
 def check(config: ConfigDict, trains: bool) -> None:
     """Checks what servers can do, and their addresses."""
-    # An engine's process, which has the learner's config, does not read the key.
-    if trains and config.train.inflight:
-        _check_inflight(config)
+    del trains
     if config.engine.name == "jax":
         reason = "needs engine.name=jax_server or vllm"
         require(not config.engine.urls, config, "engine.urls", reason)
@@ -61,15 +59,6 @@ def check(config: ConfigDict, trains: bool) -> None:
     reason = "servers take adapters of the decoder alone"
     require(not config.model.lora.vision, config, "model.lora.vision", reason, "leave it out")
     _check_servers(config)
-
-
-def _check_inflight(config: ConfigDict) -> None:
-    reason = "the engine of this process changes its weights between requests"
-    fix = "use engine.name=jax_server or vllm"
-    require(config.engine.name != "jax", config, "train.inflight", reason, fix)
-    reason = "no request runs during an update"
-    fix = "use train.max_staleness of at least 1"
-    require(config.train.max_staleness > 0, config, "train.inflight", reason, fix)
 
 
 def _check_servers(config: ConfigDict) -> None:
