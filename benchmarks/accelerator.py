@@ -308,6 +308,7 @@ def measure_iteration(
         ]
         words += [
             "--config.eval.every=0",
+            "--config.log.to=()",
             "--config.train.save_rollouts=0",
             f"--config.model.remat={args.remat}",
             f"--config.env.max_steps={args.max_steps}",

@@ -9,7 +9,7 @@ one update, of decoding and of each of their variants in <device>.<part>.trace.j
 (https://ui.perfetto.dev). Each part runs in a process of its own: its peak of memory is its own,
 and one that fails or takes too long leaves the others.
 
-A machine with jax, flax, optax, orbax-checkpoint, transformers and tokenizers, but without an
+A machine with jax, flax, optax, orbax-checkpoint, transformers, tokenizers and jinja2, but no
 index, needs two more packages as wheels, fetched elsewhere:
 
     pip download --no-deps -d wheels ml_collections==1.1.0 alfworld==0.4.2
