@@ -46,6 +46,16 @@ from gigpo_jax.run.hosts import Hosts
 
 TINY = decoder.DecoderConfig(512, 64, 128, 2, 4, 2, 16)
 TOKENIZER = "models/alfworld_tiny"  # knows the words of the games
+TINY_SETTINGS = (
+    "train.groups=2",
+    "train.group_size=2",
+    "train.minibatch=8",
+    "batch.rows=1",
+    "env.workers=1",
+    "engine.slots=4",
+    "engine.dtype=float32",
+    "model.compute_dtype=float32",
+)
 # device kind -> (dense bf16 operations/s, bytes/s), from the vendors' data sheets
 DEVICES = {
     "NVIDIA H200": (989e12, 4.8e12),
@@ -315,17 +325,7 @@ def measure_iteration(
             *(f"--config.{setting}" for setting in args.set),
         ]
         if tiny:
-            words += [
-                "--config.train.groups=2",
-                "--config.train.group_size=2",
-            ]
-            words += [
-                "--config.train.minibatch=8",
-                "--config.batch.rows=1",
-                "--config.env.workers=1",
-            ]
-            words += ["--config.engine.slots=4", "--config.model.compute_dtype=float32"]
-            words += ["--config.engine.dtype=float32"]
+            words += [f"--config.{setting}" for setting in TINY_SETTINGS]
         settings = resolve(load_config("alfworld:1.5b", words))
         with Trainer(settings, Path(folder) / "run", Hosts()) as trainer:
             metrics = asyncio.run(run_iteration(trainer))
