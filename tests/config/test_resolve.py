@@ -135,6 +135,10 @@ def test_an_algorithm_has_defaults_and_what_the_user_gives_wins():
     assert (rl.clip_low, rl.clip_high, rl.old_logprobs) == (3e-4, 0.2, "recompute")
     assert flatten(resolve(default_config()))["rl.clip_high"] == 0.2
     assert config.rl.clip_low is None  # the user's config stays as it is
+    config.rl.algorithm = "hgpo"
+    assert resolve(config).rl.settings.alpha == 1.0
+    config.rl.settings = ConfigDict({"alpha": 0.0})
+    assert resolve(config).rl.settings.alpha == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 bit.
 """
 
+import asyncio
 import dataclasses
 import random
 
@@ -187,3 +188,19 @@ def test_new_weights_read_every_prompt_anew(engine, params):
         for step, (prompt, response) in enumerate(zip(prompts, found[number], strict=True)):
             expected = full_logprobs(other, prompt, response.tokens, sampling(number, step))
             np.testing.assert_allclose(response.logprobs, expected, atol=1e-4, rtol=0)
+
+
+def test_prompts_behind_a_response_of_old_weights_are_read_with_the_new_ones(engine, params):
+    other, prompt = weights(1), episodes()[0][0]
+
+    async def update_between() -> list[Completion]:
+        first = asyncio.ensure_future(engine.generate(prompt, sampling(0, 0)))
+        await asyncio.sleep(0)
+        engine.update_weights(other, 1)
+        return [await first, await engine.generate(prompt, sampling(0, 1))]
+
+    (found,) = run(update_between())
+    engine.update_weights(params, 0)
+    for step, (by, response) in enumerate(zip((params, other), found, strict=True)):
+        expected = full_logprobs(by, prompt, response.tokens, sampling(0, step))
+        np.testing.assert_allclose(response.logprobs, expected, atol=1e-4, rtol=0)

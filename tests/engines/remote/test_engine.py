@@ -62,6 +62,34 @@ def test_a_server_whose_response_is_discarded_stays_ready() -> None:
     assert engine.retries > 1
 
 
+class Answering(Server):
+    """A server that draws one token with the first weights."""
+
+    async def generate(self, body: dict[str, Any]) -> Any:
+        del body
+        choice = {
+            "token_ids": [3],
+            "logprobs": {"content": [{"token_id": 3, "logprob": -0.5}]},
+            "weight_versions": [{"start": 0, "end": 1, "version": "run:0"}],
+            "finish_reason": "length",
+        }
+        return {"choices": [choice]}
+
+
+def test_a_response_ends_a_row_of_failures() -> None:
+    server = Answering("http://127.0.0.1:1", SimpleNamespace(), LIMITS)  # type: ignore[arg-type]
+    server.state, server.failures = "ready", 5
+    engine: Any = object.__new__(RemoteEngine)
+    engine._version, engine._run, engine._settings = 0, "run", SimpleNamespace(inflight=False)
+
+    async def ask() -> Completion:
+        engine._pool = ServerPool([server], LIMITS, lambda _: None)
+        return await engine._generate_with_retries({}, SamplingParams(max_tokens=1), np.zeros(1))
+
+    assert asyncio.run(ask()).tokens.tolist() == [3]
+    assert (server.state, server.failures, server.load) == ("ready", 0, 0)
+
+
 class Receiving(Server):
     """A server that keeps the log-probabilities of each push's probe."""
 

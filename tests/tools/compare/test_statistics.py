@@ -132,7 +132,8 @@ def test_the_signs_of_seeds_are_flipped_exactly():
 
 
 def test_holm_corrects_the_smallest_most_and_keeps_the_order():
-    corrected = correct_p_values(np.array([0.04, 0.01, 0.03, 0.005]))
+    # An order that is not its own inverse.
+    corrected = correct_p_values(np.array([0.03, 0.005, 0.04, 0.01]))
     # 4 x 0.005; 3 x 0.01; 2 x 0.03; 1 x 0.04 is smaller than the one before it.
-    np.testing.assert_allclose(corrected, [0.06, 0.03, 0.06, 0.02])
+    np.testing.assert_allclose(corrected, [0.06, 0.02, 0.06, 0.03])
     np.testing.assert_allclose(correct_p_values(np.array([0.6, 0.9])), [1.0, 1.0])
