@@ -27,13 +27,9 @@ from gigpo_jax.modes.model_folder import fresh_policy, save_policy
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.demonstrations import Demonstration, demonstrate_episode, episode_seed
 from gigpo_jax.rollout.draws import draw_tasks
-from gigpo_jax.rollout.environment import (
-    all_tasks,
-    episode_settings,
-    list_environments,
-    summary_limit,
-)
+from gigpo_jax.rollout.environment import all_tasks, episode_settings, list_environments
 from gigpo_jax.rollout.pictures import check_length, check_modality
+from gigpo_jax.rollout.prompt_changes import summary_limit
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.run import report
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts

@@ -199,29 +199,8 @@ def episode_settings(
         plan=env.plan,
         parts=find_parts(config, is_training=is_training),
     )
-    if env.plan != "none":
-        from gigpo_jax.env_bridge.plans import PLANS
-
-        plan = PLANS[env.plan]
-        settings = replace(
-            settings,
-            template=plan.ask(settings.template, spec),
-            parse=plan.make_parser(settings.parse),
-        )
-    if env.context == "summary":
-        from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits
-
-        assert isinstance(settings.template, Conversation)  # `mem_agent.keys`
-        limits = SummaryLimits(sampling.max_response_tokens, summary_limit(sampling))
-        settings = replace(settings, template=replace(settings.template, summaries=limits))
-    if config.agent == "plain":
+    if env.plan == "none" and env.context != "summary" and config.agent == "plain":
         return settings
-    # No training run has an agent.
-    from gigpo_jax.rollout.agent_settings import apply_agent
+    from gigpo_jax.rollout.prompt_changes import change_prompts
 
-    return apply_agent(config, settings, examples or {})
-
-
-def summary_limit(sampling: ConfigDict) -> int:
-    """Largest number of tokens of a summary."""
-    return int(sampling.max_summary_tokens or sampling.max_response_tokens)
+    return change_prompts(config, settings, examples or {})

@@ -8,23 +8,7 @@ from gigpo_jax.env_bridge.prompts import Compact
 _HEADER = re.compile(r"-= .*? =-\s*")
 _TASK = re.compile(r"\s*Your task is to:.*", re.DOTALL)
 _WORD = re.compile(r"[^\s.,:]+")
-_FILLER_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "you",
-        "and",
-        "it",
-        "is",
-        "are",
-        "in",
-        "looking",
-        "quickly",
-        "around",
-        "see",
-    ],
-)
+_FILLER_WORD = re.compile("a|an|the|you|and|it|is|are|in|looking|quickly|around|see")
 
 
 @lru_cache(maxsize=16384)
@@ -35,7 +19,8 @@ def shorten(text: str) -> str:
     mug 2". The task is left out, as the prompt has it already.
     """
     text = _TASK.sub("", _HEADER.sub("", text, count=1))
-    return " ".join(word for word in _WORD.findall(text.lower()) if word not in _FILLER_WORDS)
+    words = _WORD.findall(text.lower())
+    return " ".join(word for word in words if not _FILLER_WORD.fullmatch(word))
 
 
 COMPACT = Compact(

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.rollout.environment import summary_limit
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.rollout.episode_texts import add_episode_text, write_episode_text
+from gigpo_jax.rollout.prompt_changes import summary_limit
 from gigpo_jax.trajectory import Turn
 
 STRATEGY_NUMBER = "strategy"  # name in `Turn.extra`
