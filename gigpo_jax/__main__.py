@@ -7,24 +7,8 @@ import importlib
 import os
 import sys
 
-from gigpo_jax import __version__
-from gigpo_jax.core import packaged
-from gigpo_jax.core.commands import EXAMPLES, MODES, TOOLS, describe_commands, describe_pages
+from gigpo_jax.core.commands import MODES, TOOLS
 from gigpo_jax.core.early_interrupts import end_at_interrupts
-from gigpo_jax.core.errors import escape_controls, nearest_names
-
-HELP = """usage: gigpo COMMAND [FLAGS]
-
-commands (python -m gigpo_jax is the same program):
-{commands}
-
-  gigpo COMMAND --help    its flags, and the keys that matter
-  gigpo keys PATTERN      all keys with PATTERN in their name or meaning
-  gigpo --version         the version
-
-{examples}
-
-{pages}"""
 
 
 def main() -> int:
@@ -42,19 +26,8 @@ def main() -> int:
         # By name, and only here: help and misspelt commands answer without importing jax.
         importlib.import_module("gigpo_jax.run.console").prepare_console()
         return importlib.import_module("gigpo_jax.main").main([f"--mode={command}", *flags])
-    if command in ("-h", "--help", "help"):
-        pages = describe_pages(packaged.ROOT)
-        print(HELP.format(commands=describe_commands(), examples=EXAMPLES, pages=pages))
-        return 0
-    if command in ("-V", "--version"):
-        print(f"gigpo_jax {__version__}")
-        return 0
-    commands = (*MODES, *TOOLS)
-    near = ", ".join(nearest_names(command, commands) or commands)
-    message = f"gigpo: {command!r}: no such command; nearest: {near}; see gigpo --help"
-    # The command may hold control characters, which a terminal would obey.
-    print(escape_controls(message), file=sys.stderr)
-    return 2
+    # A command that runs needs neither help nor the names of others.
+    return int(importlib.import_module("gigpo_jax.core.command_help").answer_command(command))
 
 
 def _run_tool(command: str, flags: list[str]) -> int:

@@ -54,7 +54,7 @@ def used_parts(config: ConfigDict) -> list[str]:
         "critic": algorithm.critic_values > 0 or config.critic.kind != "none",
         "starts of episodes": algorithm.fork_choice != "",
         "agents": config.eval.trials > 1,
-        "gigpo sft": not config.model.path,
+        "random weights": not config.model.path,
     }
     # Environments of a mix may have keys of any part, and a harness is the endpoint's.
     has_mix = bool(config.env.mix) or registry.spec(config.env.name).harness

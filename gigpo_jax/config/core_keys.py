@@ -88,24 +88,11 @@ CORE: dict[str, Key] = {
         'Hugging Face folder, or ORG/NAME of the Hub; "": random weights of model.shape (only '
         "gigpo sft)",
     ),
-    # For a run that others repeat with the same files of the Hub.
-    "model.revision": Key("", 'branch, tag or commit of a model of the Hub; "": its main branch'),
-    # For Qwen3, whose template thinks unless it is told not to.
-    "model.enable_thinking": Key(
-        True,
-        "switch of chat templates such as Qwen3's; False: prompts end with an empty reasoning "
-        "block",
-    ),
     # For an adapter of a model that does not fit in float32.
     "model.param_dtype": Key(
         "float32", "type of stored parameters; training all of them requires float32", DTYPE
     ),
     "model.compute_dtype": Key("bfloat16", "type of activations", DTYPE),
-    # For mixtures of experts, where rounding moves a token to another expert.
-    "model.replay_routes": Key(
-        False,
-        "whether updates send each token through the experts of its rollout (docs/scaling.md)",
-    ),
     "model.unroll": Key(
         1,
         "number of layers in one step of the scan over layers; more: longer compilation",
@@ -135,13 +122,6 @@ CORE: dict[str, Key] = {
         "less where an iteration has fewer episodes",
         POSITIVE,
         auto=True,
-    ),
-    # For models whose weights fit in one device for training, sharded, and not for sampling.
-    "engine.tensor": Key(
-        0,
-        "number of devices that split the weights; 0: mesh.tensor, or more if needed "
-        "(docs/scaling.md)",
-        NOT_NEGATIVE,
     ),
     "engine.dtype": Key(
         "bfloat16", "type of activations and KV cache; servers: of weights too", DTYPE
@@ -316,10 +296,6 @@ CORE: dict[str, Key] = {
     "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
     # For a critic or an adapter with a rate whose first gradients are large.
     "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
-    # For models that fit with 14 bytes a parameter, and not with 16.
-    "optim.moment_dtype": Key(
-        "float32", "type of the stored first moment; the second is float32", DTYPE
-    ),
     "batch.row_length": Key(
         4096,
         "number of tokens in a packed row, at most 32 texts (long rows more); must hold a prompt "
@@ -331,11 +307,6 @@ CORE: dict[str, Key] = {
         True,
         "whether rows are shorter and fewer where the samples of an iteration need less; "
         "batch.row_length and batch.rows are then limits (docs/performance.md)",
-    ),
-    "batch.share_prefixes": Key(
-        False,
-        "whether shared prefixes of prompts are computed once, in scores and, with "
-        "train.minibatch_by=group, in updates (docs/performance.md)",
     ),
     "batch.logprob_chunk": Key(1024, "number of tokens whose logits exist at a time", POSITIVE),
     # training

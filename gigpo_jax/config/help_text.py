@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core import packaged
-from gigpo_jax.core.commands import EXAMPLES, describe_commands, describe_pages
+from gigpo_jax.core.command_help import EXAMPLES, describe_commands, describe_pages
 
 _TRAINING = ("train.iterations", "train.groups", "train.group_size", "train.minibatch", "optim.lr")
 MAIN_KEYS = {  # the ten that matter in a mode, or fewer

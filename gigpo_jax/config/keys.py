@@ -30,6 +30,8 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "plans": "gigpo_jax.rollout.plan_keys:PART",
         "agents": "gigpo_jax.rollout.agent_keys:PART",
         "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
+        "models": "gigpo_jax.config.model_keys:PART",
+        "random weights": "gigpo_jax.modes.shape_keys:PART",
         "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
     }
     | METHOD_KEYS
@@ -79,7 +81,15 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
     "plans": {"env.plan": "none"},
     "agents": {"agent": "plain", "eval.examples": 1},
     "endpoint": {"serve.host": "127.0.0.1", "serve.port": 0, "serve.clamp": False},
-    "gigpo sft": {
+    "models": {
+        "model.revision": "",
+        "model.enable_thinking": True,
+        "model.replay_routes": False,
+        "engine.tensor": 0,
+        "optim.moment_dtype": "float32",
+        "batch.share_prefixes": False,
+    },
+    "random weights": {
         "model.shape.hidden_size": 128,
         "model.shape.intermediate_size": 384,
         "model.shape.num_layers": 4,
@@ -89,6 +99,8 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "model.shape.initializer_range": 0.02,
         "model.shape.vision.depth": 0,
         "model.shape.vision.hidden_size": 64,
+    },
+    "gigpo sft": {
         "sft.episodes": 4000,
         "sft.epochs": 1,
         "sft.minibatch": 256,

@@ -54,22 +54,3 @@ TOOLS = {
     "keys": Command("tools.keys.command", "config keys: meaning, default, allowed values"),
     "new": Command("tools.new.command", "writes a new environment or algorithm to start from"),
 }
-EXAMPLES = """examples:
-  gigpo train --config=quickstart --workdir=runs/quickstart
-  gigpo inspect runs/quickstart
-  gigpo eval --workdir=runs/quickstart
-  gigpo train --config=alfworld:7b --config.model.path=DIR --config.train.groups=8"""
-
-
-def describe_commands() -> str:
-    """A line for each command."""
-    commands = {**MODES, **TOOLS}
-    return "\n".join(f"  {name:<10}{command.help}" for name, command in commands.items())
-
-
-def describe_pages(folder: object) -> str:
-    """Lists the documentation's pages in a folder with `docs`."""
-    return (
-        f"pages in {folder}/docs: guide.md (modes), troubleshooting.md (faults),\n"
-        "environments.md and own_algorithm.md (your own)"
-    )

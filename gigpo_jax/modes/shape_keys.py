@@ -1,0 +1,51 @@
+"""Config keys of the model with random weights that gigpo sft can train."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.key_types import Part
+from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.requirements import require
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
+
+KEYS = part_keys(
+    declare(
+        "model.shape.hidden_size",
+        "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
+        POSITIVE,
+    ),
+    declare("model.shape.intermediate_size", "inner width of the feed-forward layers", POSITIVE),
+    declare("model.shape.num_layers", "number of decoder layers", POSITIVE),
+    declare("model.shape.num_heads", "number of query heads", POSITIVE),
+    declare("model.shape.num_kv_heads", "number of key and value heads", POSITIVE),
+    declare("model.shape.rope_theta", "base of the rotary embedding", POSITIVE),
+    declare(
+        "model.shape.initializer_range",
+        "standard deviation of random weight matrices, also in the vision tower",
+        POSITIVE,
+    ),
+    declare(
+        "model.shape.vision.depth",
+        "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
+        NOT_NEGATIVE,
+    ),
+    # The rotary embedding splits a head of 16 into rows and columns, each with pairs of numbers.
+    declare(
+        "model.shape.vision.hidden_size",
+        "width of the vision tower: 16 for each attention head",
+        Rule("a multiple of 16", lambda value: value > 0 and value % 16 == 0),
+    ),
+)
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks the shape of a model with random weights."""
+    del trains
+    if config.model.path:
+        return
+    shape = config.model.shape
+    divides = shape.num_heads % shape.num_kv_heads == 0
+    reason = f"must divide model.shape.num_heads={shape.num_heads}"
+    require(divides, config, "model.shape.num_kv_heads", reason)
+
+
+PART = Part(KEYS, check=check)
