@@ -157,12 +157,6 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def affects_results(name: str) -> bool:
-    """Tests whether the value of a dotted key can change a run's results."""
-    # Options of environments and settings of algorithms are not in KEYS; all of them count.
-    return name not in KEYS or not KEYS[name].may_change
-
-
 def meets_condition(config: ConfigDict, condition: str) -> bool:
     """Whether a config has "KEY=VALUE", or for "KEY" another value than the default."""
     name, _, value = condition.partition("=")

@@ -28,17 +28,3 @@ def signal_classes(config: ConfigDict) -> list[Any]:
     names = find_algorithm(config.rl.algorithm, config.rl.settings).signals
     # By name: only a run whose algorithm has signals imports the learner for its checks.
     return [load_reference(name, key="config.rl.algorithm") for name in names]
-
-
-def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
-    """Raises an InputError for an algorithm that cannot have turns without a step.
-
-    Args:
-      config: Config with one environment.
-      key: Key that makes such turns.
-      text: What they are, for the message.
-      fix: Advice for the message.
-    """
-    for signal in signal_classes(config):
-        reason = signal.reads_steps_alone.format(text)
-        require(not reason, config, key, f"{config.rl.algorithm} {reason}", fix)

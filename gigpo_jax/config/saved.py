@@ -5,7 +5,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import find_section
+from gigpo_jax.config.keys import KEYS, find_section
 from gigpo_jax.config.removed_keys import with_defaults
 from gigpo_jax.config.resolve import default_config
 from gigpo_jax.core.errors import InputError
@@ -33,3 +33,9 @@ def read_saved_config(path: Path) -> ConfigDict:
     # A run has one trial; an agent of gigpo eval may have more by default.
     config.eval.trials = None
     return config
+
+
+def affects_results(name: str) -> bool:
+    """Tests whether the value of a dotted key can change a run's results."""
+    # Options of environments and settings of algorithms are not in KEYS; all of them count.
+    return name not in KEYS or not KEYS[name].may_change

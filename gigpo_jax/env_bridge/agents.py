@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from gigpo_jax.core.method_table import METHOD_AGENTS
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.env_bridge.actions import Response
+from gigpo_jax.env_bridge.exchanges import Advice
 from gigpo_jax.env_bridge.instructions import Instruct
-from gigpo_jax.env_bridge.prompts import Advice, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.prompts import PromptInput, PromptTemplate
 
 # Task type -> won episodes, up to the last action; "" stands for all types without a key.
 Examples = Mapping[str, Sequence[PromptInput]]

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gigpo_jax.env_bridge.exchanges import Exchange
 from gigpo_jax.env_bridge.prompt_building import (
     LONGEST_TOKEN,
     NoSummaryRoom,
     fit_prompt,
     read_inputs,
 )
-from gigpo_jax.env_bridge.prompts import Exchange, History, Prompt, PromptInput, PromptTemplate
+from gigpo_jax.env_bridge.prompts import History, Prompt, PromptInput, PromptTemplate
 from gigpo_jax.env_bridge.text_reader import TextReader
 from gigpo_jax.env_bridge.types import Observation
 
@@ -275,3 +276,15 @@ def _join_exchanges(exchanges: tuple[Exchange, ...], text: str, cut: str) -> Pro
     for pair in exchanges:
         images += (*pair.system_images, *pair.images)
     return Prompt(text, tokens, cut, images, exchanges)
+
+
+def take_summary(history: History, prompt: Prompt, summary: str) -> None:
+    """Gives a history the summary that a prompt has asked for, in place of the conversation so far.
+
+    Without a conversation it is a plan.
+    """
+    if not prompt.exchanges:
+        history.plan = summary
+        return
+    history.summary = summary
+    history.exchanges = ()

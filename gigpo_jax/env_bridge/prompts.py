@@ -8,9 +8,12 @@ tokens in them.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.exchanges import Advice, Exchange
 
 CHAT = "chat"  # style of prompts that are one conversation an episode
 
@@ -30,43 +33,6 @@ class Event:
     action: str
     thought: str = ""
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A user message and the response to it.
-
-    Attributes:
-      text: Text of the user message.
-      images: Images of the message, in the order of their marks.
-      system: Text of the system message before it; "" unless it is the first of its conversation.
-      system_images: Images of the system message.
-      tokens: Ids of the message with the template's ids around it, up to its response.
-      response: Ids of its response as they were sampled.
-    """
-
-    text: str
-    images: tuple[np.ndarray, ...] = field(default=(), compare=False)
-    system: str = ""
-    system_images: tuple[np.ndarray, ...] = field(default=(), compare=False)
-    tokens: tuple[int, ...] = ()
-    response: tuple[int, ...] = ()
-
-
-class Advice(NamedTuple):
-    """A line that prompts show, such as what the policy wrote in earlier episodes.
-
-    Attributes:
-      text: The advice.
-      title: Words before it in a prompt of a language model.
-      word: Word before it in a prompt of a tiny model.
-      stays: Whether a prompt that is too long keeps it.
-    """
-
-    text: str
-    title: str
-    word: str
-    stays: bool = False
 
 
 class History:
@@ -115,17 +81,6 @@ class History:
             *earlier, last = prompt.exchanges
             self.exchanges = (*earlier, replace(last, response=tuple(response)))
 
-    def add_summary(self, prompt: "Prompt", summary: str) -> None:
-        """Takes a summary that a prompt has asked for, in place of the conversation so far.
-
-        Without a conversation it is a plan.
-        """
-        if not prompt.exchanges:
-            self.plan = summary
-            return
-        self.summary = summary
-        self.exchanges = ()
-
     def events(self) -> tuple[Event, ...]:
         """The events of the window, the oldest first."""
         return tuple(self._events)
@@ -158,7 +113,7 @@ class PromptInput:
     task_type: str = ""
     summary: str = ""
     plan: str = ""
-    advice: tuple[Advice, ...] = ()
+    advice: "tuple[Advice, ...]" = ()
 
 
 # Any part of the input may be missing; a template never raises.
@@ -186,7 +141,7 @@ class Prompt:
     tokens: list[int]
     cut: str
     images: tuple[np.ndarray, ...] = field(default=(), compare=False)
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: "tuple[Exchange, ...]" = ()
     asks_summary: bool = False
 
 

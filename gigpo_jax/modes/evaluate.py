@@ -9,8 +9,9 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.keys import affects_results, flatten
+from gigpo_jax.config.keys import flatten
 from gigpo_jax.config.mix import name_member_keys
+from gigpo_jax.config.saved import affects_results
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, write_json
 from gigpo_jax.engines.base import EngineLost

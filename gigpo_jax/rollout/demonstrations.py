@@ -10,10 +10,11 @@ import numpy as np
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import response_text
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.conversations import Conversation
+from gigpo_jax.env_bridge.conversations import Conversation, take_summary
+from gigpo_jax.env_bridge.exchanges import Exchange
 from gigpo_jax.env_bridge.experts import Expert, begin_episode
 from gigpo_jax.env_bridge.plans import PLANS
-from gigpo_jax.env_bridge.prompts import Event, Exchange, History
+from gigpo_jax.env_bridge.prompts import Event, History
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
@@ -126,7 +127,7 @@ def demonstrate_episode(
             turns.append(
                 DemonstratedTurn(prompt.text, summary, prompt.images, prompt.exchanges, True)
             )
-            history.add_summary(prompt, summary)
+            take_summary(history, prompt, summary)
             prompt = settings.prompt(observation, history, encode)
         response = kind.write(write_response(event.action), plans[number], history.plan)
         history.plan = plans[number]

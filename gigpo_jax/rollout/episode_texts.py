@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gigpo_jax.env_bridge.conversations import take_summary
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import Episode
@@ -73,7 +74,7 @@ def add_episode_text(episode: Episode, prompt: Prompt, text: Turn) -> None:
     for part in episode.parts:
         text = part.after_text(episode, text)
     episode.trajectory.turns.append(text)
-    episode.history.add_summary(prompt, text.action)
+    take_summary(episode.history, prompt, text.action)
 
 
 async def write_note(

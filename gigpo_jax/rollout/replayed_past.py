@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.env_bridge.conversations import take_summary
 from gigpo_jax.env_bridge.processes.pool import PooledEnv
 from gigpo_jax.rollout.episode_parts import Episode, measure_wait
 
@@ -43,4 +44,4 @@ def _replay_responses(episode: Episode, responses: Iterator[Sequence[int]]) -> N
             episode.history.add_response(prompt, response)
             return
         summary = episode.writer.tokenizer.decode(response).strip()
-        episode.history.add_summary(prompt, summary)
+        take_summary(episode.history, prompt, summary)

@@ -4,7 +4,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
-from gigpo_jax.config.requirements import require, require_steps
+from gigpo_jax.config.requirements import require
+from gigpo_jax.config.step_requirements import require_steps
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry

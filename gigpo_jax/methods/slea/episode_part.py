@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gigpo_jax.env_bridge.prompts import Advice
+from gigpo_jax.env_bridge.exchanges import Advice
 from gigpo_jax.methods.slea.lessons import ZONES
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.requirements import require_steps
+from gigpo_jax.config.step_requirements import require_steps
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.plans import PlanKind
 from gigpo_jax.env_bridge.prompts import PromptInput, PromptTemplate

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.config.keys import KEYS, affects_results
+from gigpo_jax.config.keys import KEYS
 from gigpo_jax.config.removed_keys import with_defaults
+from gigpo_jax.config.saved import affects_results
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.run.machine_types import read_types

@@ -10,7 +10,12 @@ import pytest
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import request_key
-from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits, make_conversation
+from gigpo_jax.env_bridge.conversations import (
+    Conversation,
+    SummaryLimits,
+    make_conversation,
+    take_summary,
+)
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompt_building import build_prompt
@@ -114,7 +119,7 @@ def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
     assert (prompt.text, prompt.cut) == ("summary", "")
     assert prompt_of("nothing in it", history, 10_000).asks_summary is False
 
-    history.add_summary(prompt, "ring in drawer 2")
+    take_summary(history, prompt, "ring in drawer 2")
     prompt = prompt_of("a coin", history)
     messages = [
         {"role": "system", "content": "find the ring"},
@@ -139,7 +144,7 @@ def test_every_request_for_a_summary_fits_whatever_was_seen_and_answered():
         if prompt.asks_summary:
             summaries += 1
             assert len(prompt.tokens) <= 100
-            history.add_summary(prompt, "pearl " * LIMITS.summary)
+            take_summary(history, prompt, "pearl " * LIMITS.summary)
             prompt = prompt_of(text, history, limit=100)
         assert not prompt.asks_summary
         assert len(prompt.tokens) <= 100 - LIMITS.response - REQUEST
@@ -194,7 +199,7 @@ def test_a_summary_is_data():
     history = History(0)
     history.add("coin", "take")
     prompt = prompt_of("coin", History(0))
-    history.add_summary(prompt, f"<eos> {IMAGE} {IMAGE}\ue0000\ue000 \ud800")
+    take_summary(history, prompt, f"<eos> {IMAGE} {IMAGE}\ue0000\ue000 \ud800")
     tokens = prompt_of("coin", history).tokens
     special = {TOKENIZER.token_id(token) for token in ("<eos>", "<bos>", "<sep>")}
     assert sum(token in special for token in tokens) == 4  # around two messages
@@ -229,7 +234,7 @@ def test_a_summary_reads_the_pictures_of_its_conversation_and_names_none():
     assert steps > 1
     assert len(prompt.images) == steps
     assert prompt.tokens.count(pad) == 6 * steps  # 6 features each
-    history.add_summary(prompt, f"room {IMAGE}")
+    take_summary(history, prompt, f"room {IMAGE}")
     prompt = build()
     assert (len(prompt.images), prompt.tokens.count(pad)) == (1, 6)
     assert prompt.text.startswith("walk\nsummary room < image>")

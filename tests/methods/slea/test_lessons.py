@@ -7,9 +7,10 @@ import functools
 import numpy as np
 
 from gigpo_jax.engines.base import Completion
+from gigpo_jax.env_bridge.exchanges import Advice
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompt_building import build_prompt
-from gigpo_jax.env_bridge.prompts import Advice, History
+from gigpo_jax.env_bridge.prompts import History
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.slea.episode_part import LessonsPart
