@@ -25,7 +25,7 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     _check_groups(config)
     _check_sizes(config)
     _check_prefill(config)
-    _check_sampling(config, trains)
+    _check_old_logprobs(config)
     _check_loss(config)
     parts = [PARTS[name] for name in used_parts(config)]
     for part in parts:
@@ -100,12 +100,6 @@ def _check_sizes(config: ConfigDict) -> None:
         "(sampling.max_prompt_tokens + sampling.max_response_tokens)"
     )
     require(fits, config, "batch.row_length", reason)
-    require(
-        sum(size == -1 for size in config.mesh.values()) <= 1,
-        config,
-        "mesh.data",
-        "only one axis of the mesh can be -1 (all remaining devices)",
-    )
 
 
 def _check_prefill(config: ConfigDict) -> None:
@@ -134,7 +128,7 @@ def _check_prefill(config: ConfigDict) -> None:
     require(len(engine.prefill_rows) == 1, config, "engine.prefill_rows", reason, "name one")
 
 
-def _check_sampling(config: ConfigDict, trains: bool) -> None:
+def _check_old_logprobs(config: ConfigDict) -> None:
     rl = config.rl
     require(
         rl.importance_correction == "none" or rl.old_logprobs == "recompute",
@@ -159,15 +153,6 @@ def _check_sampling(config: ConfigDict, trains: bool) -> None:
             f"rounding in a bfloat16 engine moves rl.ratio={rl.ratio} as far as its clip",
             "use recompute",
         )
-    if trains:
-        # The engine's log-probabilities are then of the cut distribution, the learner's of the
-        # whole one: every ratio would carry the mass that the cut removed.
-        reason = (
-            "the learner does not know the truncated distribution that responses are sampled from"
-        )
-        fix = "use sampling.top_p=1 and sampling.top_k=-1 in training (evaluation may truncate)"
-        require(config.sampling.top_p == 1, config, "sampling.top_p", reason, fix)
-        require(config.sampling.top_k == -1, config, "sampling.top_k", reason, fix)
 
 
 def _check_loss(config: ConfigDict) -> None:

@@ -7,7 +7,6 @@ from gigpo_jax.core.settings import (
     FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
-    POSITIVE_FRACTION,
     Rule,
     at_least,
     one_of,
@@ -74,14 +73,6 @@ CORE: dict[str, Key] = {
         mixes=True,
     ),
     "env.workers": Key(2, "number of environment processes", POSITIVE, may_change=True),
-    # For servers and sandboxes that fetch something at their start (docs/mcp.md).
-    "env.start_timeout_s": Key(
-        120.0, "time limit for the start of a worker and for a reset", POSITIVE, may_change=True
-    ),
-    # For environments behind a network, and harnesses, whose step is a whole episode.
-    "env.step_timeout_s": Key(
-        60.0, "time limit for a step; then the worker is replaced", POSITIVE, may_change=True
-    ),
     # model
     "model.path": Key(
         "",
@@ -104,11 +95,6 @@ CORE: dict[str, Key] = {
         "(docs/scaling.md)",
         one_of("none", "dots", "attention", "full", "offload"),
     ),
-    # devices along each axis
-    "mesh.data": Key(-1, "number of devices that split the batch; -1: all remaining", COUNT),
-    "mesh.fsdp": Key(1, "number of devices that split batch and parameters", COUNT),
-    # For layers that do not fit in one device, or more devices than rows.
-    "mesh.tensor": Key(1, "number of devices that split heads and inner width", COUNT),
     # generation
     "engine.name": Key(
         "jax",
@@ -151,8 +137,6 @@ CORE: dict[str, Key] = {
     ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
     "sampling.temperature": Key(1.0, "temperature of training rollouts", POSITIVE),
-    "sampling.top_p": Key(1.0, "probability mass of nucleus sampling; 1: off", POSITIVE_FRACTION),
-    "sampling.top_k": Key(-1, "number of most probable tokens to sample from; -1: off", COUNT),
     "sampling.max_prompt_tokens": Key(
         2048,
         "largest number of tokens in a prompt; longer ones lose history, then text of the "

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -38,10 +37,6 @@ class Key(Setting):
     may_grow: bool = False
     auto: bool = False
     mixes: bool = False
-
-    def allows(self, old_value: Any, new_value: Any) -> bool:
-        """Tests whether a resumed run may have another value."""
-        return self.may_change or (self.may_grow and new_value > old_value)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Validates the results of environments, in the worker process and again where they arrive.
 
 A malformed value raises `StepError`, which costs the episode. A valid result is built anew from
-exactly the types of types.py and plain values, so it can be sent as data.
+exactly the types of types.py and plain values, so it can be sent as data. `task_lists` has tasks.
 """
 
 import math
@@ -11,29 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.types import Observation, StepError, StepResult, Task
+from gigpo_jax.env_bridge.types import Observation, StepError, StepResult
 
 MAX_REWARD = 1e6  # absolute value
 MAX_CHARACTERS = 1_000_000  # of one observation: text, anchor, task and admissible actions together
 _MESSAGE_CHARACTERS = 80  # of a value in a message
-
-
-def validate_tasks(value: Any) -> list[Task]:
-    """Returns the tasks of a split as a list.
-
-    Raises StepError for a malformed task.
-    """
-    return [_validate_task(task) for task in value]
-
-
-def _validate_task(task: Any) -> Task:
-    # None is no str, so an object of another type fails the same check.
-    fields: tuple[Any, ...] = (None,)
-    if isinstance(task, Task):
-        fields = (task.id, task.type, task.split, task.data, task.answer)
-    if not all(isinstance(field, str) for field in fields):
-        raise StepError(f"malformed task {_show(task)}: tasks are types.Task, their fields str")
-    return Task(*map(str.__str__, fields))
 
 
 def validate_observation(value: Any) -> Observation:
@@ -131,10 +113,10 @@ def _validate_text(name: str, value: Any) -> str:
 
 def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
     if not condition:
-        raise StepError(f"malformed result: {name} is {_show(value)}; allowed: {allowed}")
+        raise StepError(f"malformed result: {name} is {show_value(value)}; allowed: {allowed}")
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Returns a value as a short text; containers, which may be long, are shown by their type."""
     if isinstance(value, (list, tuple, Mapping, np.ndarray)):
         return f"a {type(value).__name__}"

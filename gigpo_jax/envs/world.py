@@ -9,12 +9,13 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError, nearest_names
 from gigpo_jax.env_bridge.base import check_whole
-from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
+from gigpo_jax.env_bridge.boundary import validate_observation, validate_result
 from gigpo_jax.env_bridge.exchanges import Exchange
 from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import History, Prompt, PromptTemplate
+from gigpo_jax.env_bridge.task_lists import validate_tasks
 from gigpo_jax.env_bridge.types import EnvError, Observation, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.envs.entry_types import Environment

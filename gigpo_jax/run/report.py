@@ -13,17 +13,6 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.run.progress import format_duration, print_lines
 
-# Dense bfloat16 peak of one device, FLOP/s, by the start of its kind (vendors' data sheets).
-PEAK_FLOPS = {
-    "NVIDIA H200": 989e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA A100": 312e12,
-    "TPU v6": 918e12,
-    "TPU v5p": 459e12,
-    "TPU v5": 197e12,
-    "TPU v4": 275e12,
-}
-
 
 def say(text: str) -> None:
     """Prints lines on the first host above progress bars, with control characters escaped."""
@@ -196,8 +185,8 @@ def throughput_metrics(metrics: Mapping[str, float], flops: int, devices: int) -
     if metrics.get("time/update") and "batch/tokens" in metrics:
         tokens_per_s = metrics["batch/tokens"] / metrics["time/update"]
         rates["throughput/trained_tokens_per_s"] = tokens_per_s
-        kind = jax.devices()[0].device_kind
-        peak = next((flops for name, flops in PEAK_FLOPS.items() if kind.startswith(name)), None)
-        if peak is not None:
-            rates["throughput/mfu"] = flops * tokens_per_s / (peak * devices)
+        if jax.default_backend() != "cpu":
+            from gigpo_jax.run.peak_flops import measure_utilization
+
+            rates |= measure_utilization(flops * tokens_per_s / devices)
     return rates

@@ -31,8 +31,7 @@ def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:
     for key in sorted(values.keys() | saved.keys()):
         value = values.get(key)
         saved_value = saved.get(key)
-        may_change = key in KEYS and KEYS[key].allows(saved_value, value)
-        if value != saved_value and not may_change:
+        if value != saved_value and not _may_change(key, saved_value, value):
             differences.append(f"{key}={value!r} (there: {saved_value!r})")
     if differences:
         raise InputError(
@@ -42,6 +41,14 @@ def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:
             fix=f"choose another folder or use the same values: {'; '.join(differences)}",
         )
     return saved
+
+
+def _may_change(key: str, saved_value: Any, value: Any) -> bool:
+    """Whether a resumed run may have another value of a dotted key."""
+    if key not in KEYS:
+        return False
+    declared = KEYS[key]
+    return declared.may_change or (declared.may_grow and value > saved_value)
 
 
 def say_growth(saved: dict[str, Any], config: ConfigDict) -> None:

@@ -16,9 +16,9 @@ from gigpo_jax.env_bridge.boundary import (
     MAX_CHARACTERS,
     validate_observation,
     validate_result,
-    validate_tasks,
 )
 from gigpo_jax.env_bridge.processes.pool import EnvPool
+from gigpo_jax.env_bridge.task_lists import validate_tasks
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from tests.env_bridge.failing import MALFORMED, PICTURE, OwnTypesEnv
 from tests.processes import patience

@@ -94,7 +94,7 @@ def test_answers_are_scored_behind_the_prompts_of_their_steps() -> None:
 
 
 def test_tasks_of_search_know_their_answer_through_the_check_of_what_environments_return() -> None:
-    from gigpo_jax.env_bridge.boundary import validate_tasks
+    from gigpo_jax.env_bridge.task_lists import validate_tasks
 
     tasks = validate_tasks(registry.make("search").tasks("train")[:20])
     assert all(task.answer for task in tasks)

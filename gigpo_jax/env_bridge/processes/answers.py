@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
+from gigpo_jax.env_bridge.boundary import validate_observation, validate_result
 from gigpo_jax.env_bridge.processes.frames import pack_frame
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 
@@ -107,6 +107,8 @@ def decode_value(answer: Answer, operation: str) -> Any:
             raise ValueError("process id")
         return content
     if operation == "tasks":
+        from gigpo_jax.env_bridge.task_lists import validate_tasks
+
         return validate_tasks([Task(*fields) for fields in content])
     if operation == "reset":
         return validate_observation(_decode_observation(content, answer.pixels))

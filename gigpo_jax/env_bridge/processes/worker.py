@@ -18,7 +18,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.env_bridge.base import TextEnv
-from gigpo_jax.env_bridge.boundary import validate_observation, validate_result, validate_tasks
+from gigpo_jax.env_bridge.boundary import validate_observation, validate_result
 from gigpo_jax.env_bridge.processes.answers import pack_answer
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.processes.frames import WorkerSetup, parse_call, split_frames
@@ -64,6 +64,9 @@ class _Host:
             return validate_result(environment.step(argument))
         if operation == "reset":
             return validate_observation(environment.reset(argument))
+        # Tools list tasks here; a run lists them in its own process.
+        from gigpo_jax.env_bridge.task_lists import validate_tasks
+
         return validate_tasks(environment.tasks(argument))
 
     def discard(self, slot: int) -> None:
