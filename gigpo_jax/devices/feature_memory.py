@@ -1,4 +1,4 @@
-"""Memory of what few runs have: towers, experts, windows, states, masks of trees of texts."""
+"""Memory of what few runs have: towers, experts, windows, states, masks of trees of texts, GPUs."""
 
 from collections.abc import Callable
 
@@ -18,6 +18,17 @@ def mask_bytes(config: ConfigDict, row_count: int) -> float:
     two masks of 1 byte, and a copy of 4.
     """
     return row_count * config.batch.row_length**2 * 6.0
+
+
+def output_bytes(config: ConfigDict, shape: DecoderConfig, chunk: int) -> int:
+    """Returns the bytes of the output layer in updates on GPUs.
+
+    XLA keeps three arrays of a chunk's logits there. Beside a trained embedding there are its copy
+    in the type of the computation, the gradient, and the gradient's float32 sum over chunks.
+    """
+    trained = 0 if config.model.lora.rank else shape.vocab_size * shape.hidden_size
+    itemsize = jnp.dtype(config.model.compute_dtype).itemsize
+    return 3 * 4 * chunk * shape.vocab_size + trained * (2 * itemsize + 4)
 
 
 def kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) -> int:

@@ -47,9 +47,8 @@ def memory_estimate(
 
     XLA's temporaries and fragmentation are not counted. Parameters are split over `fsdp` and
     `tensor`, rows over `data` and `fsdp`; for the engine see `engine_estimate`. With an adapter,
-    gradients, optimizer, reference policy and older policies have the adapter's size. The size of
-    pictures is not known yet: they are assumed to fill the rows of an update and the prompts of a
-    prefill.
+    gradients, optimizer, reference policy and older policies have the adapter's size. Pictures are
+    assumed to fill the rows of an update and the prompts of a prefill.
 
     Args:
       config, shape: Resolved config, and shape of the model.
@@ -71,7 +70,7 @@ def memory_estimate(
     engine = engine_estimate(config, shape, devices, hosts, tensor, on_cpu)
     if config.engine.devices:
         # The learner's devices gather one version of the weights, then send it.
-        one_version = engine["engine's weights"] / _weight_versions(config)
+        one_version = engine["engine's weights"] / max(1, config.train.max_staleness)
         engine = {"engine's weights": one_version, "KV cache": 0}
     estimate = {
         "parameters": parameter_bytes / parameter_shards,
@@ -151,8 +150,9 @@ def engine_estimate(
         from gigpo_jax.devices.feature_memory import slot_bytes
 
         cache_bytes += config.engine.slots * slot_bytes(config, shape, slot_tokens, layer_bytes)
+    versions = max(1, config.train.max_staleness)
     return {
-        "engine's weights": copied_count * dtype.itemsize / tensor * _weight_versions(config),
+        "engine's weights": copied_count * dtype.itemsize / tensor * versions,
         # Slots are spread over the devices of a host, heads over those that share the weights: in
         # both ways a device has its part.
         "KV cache": cache_bytes / (own_devices or devices / hosts),
@@ -163,11 +163,6 @@ def count_older_policies(config: ConfigDict) -> int:
     """Number of older policies that a learner keeps for rollouts."""
     # In flight nothing is played again: tokens have whatever weights there were.
     return 0 if config.train.inflight else config.train.max_staleness
-
-
-def _weight_versions(config: ConfigDict) -> int:
-    """Number of weight versions the engine holds."""
-    return max(1, config.train.max_staleness)
 
 
 def _mesh_sizes(config: ConfigDict, devices: int) -> dict[str, int]:
@@ -215,7 +210,12 @@ def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) 
     layers = tokens * shape.num_layers * _kept_numbers(config.model.remat, shape) * dtype.itemsize
     chunk = min(config.batch.logprob_chunk, tokens)
     # Logits of a chunk and their gradient, both in float32.
-    return layers + chunk * shape.vocab_size * 4 * 2
+    output = chunk * shape.vocab_size * 4 * 2
+    if jax.default_backend() == "gpu":
+        from gigpo_jax.devices.feature_memory import output_bytes
+
+        output = output_bytes(config, shape, chunk)
+    return layers + output
 
 
 def _kept_numbers(remat: str, shape: "DecoderConfig | VisionConfig") -> int:
