@@ -20,7 +20,7 @@ from gigpo_jax.engines.jax import slots as device_code
 from gigpo_jax.models import attention, decoder, decoding
 from gigpo_jax.models.cache import KVCache
 from gigpo_jax.models.chunks import extend
-from gigpo_jax.models.parameters import split_layers
+from gigpo_jax.models.separate_layers import split_layers
 
 
 def engine_params(

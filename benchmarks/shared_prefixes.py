@@ -34,10 +34,11 @@ from gigpo_jax.config import resolve
 from gigpo_jax.learner.packing import make_minibatches, packing_stats
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import init_state
-from gigpo_jax.rl.update import make_logprobs, make_update
+from gigpo_jax.rl.update import make_update
 
 RESULT = Path(__file__).parent / "results" / "shared_prefixes.json"
 MODEL = decoder.DecoderConfig(4096, 256, 768, 2, 4, 2, 64)

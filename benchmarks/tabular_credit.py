@@ -93,7 +93,7 @@ def grade_world(world: World) -> dict[str, Any]:
             by_row[label] += correlate(estimate, truth, mask)
             means = [average_actions(values, action) for values in (estimate, truth)]
             by_action[label] += correlate(means[0], means[1], mask)
-        recurrence.append(1 - float(measure_credit(advantages, columns).singleton_share))
+        recurrence.append(1 - float(measure_credit(advantages, columns)["singleton_share"]))
         paid.append(float(columns.reward.sum()) / PAY * world.limit / len(mask))
     estimates = {
         label: {"by row": by_row[label], "by action": by_action[label]} for label in ESTIMATES

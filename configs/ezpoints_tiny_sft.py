@@ -42,5 +42,5 @@ STAGES = {
 
 def get_config(stage: str = "1") -> ConfigDict:
     """The config of a stage, 1 or 2."""
-    config = with_cards(with_pictures(sokoban_text_config()))
-    return imitation_config(config, STAGES, stage).lock()
+    config = imitation_config(sokoban_text_config(), STAGES, stage)
+    return with_cards(with_pictures(config)).lock()

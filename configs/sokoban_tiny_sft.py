@@ -41,4 +41,4 @@ STAGES = {
 
 def get_config(stage: str = "1") -> ConfigDict:
     """The config of a stage, 1 or 2."""
-    return imitation_config(with_pictures(sokoban_text_config()), STAGES, stage).lock()
+    return with_pictures(imitation_config(sokoban_text_config(), STAGES, stage)).lock()

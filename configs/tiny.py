@@ -33,14 +33,6 @@ def tiny_config() -> ConfigDict:
     config.env.prompt = "compact"
     config.sampling.max_prompt_tokens = 80
     config.sampling.max_response_tokens = 16
-    config.model.shape.update(
-        hidden_size=128,
-        intermediate_size=384,
-        num_layers=4,
-        num_heads=4,
-        num_kv_heads=2,
-        rope_theta=1e4,
-    )
     config.model.compute_dtype = "float32"
     config.model.remat = "none"
     config.model.unroll = 4
@@ -87,6 +79,7 @@ def imitation_config(
     if stage not in stages:
         *names, last = stages
         raise ValueError(f"no such stage; choose {', '.join(names)} or {last}")
+    config.model.shape.rope_theta = 1e4
     config.optim.b2 = 0.98
     config.optim.schedule = "cosine"
     config.optim.warmup_fraction = 0.02

@@ -27,6 +27,7 @@ PACKAGES = {
 }
 # They need optax.
 LEFT_OUT = (
+    "batch_logprobs",
     "critic",
     "imitation_update",
     "muon",

@@ -54,7 +54,7 @@ def start_modules() -> list[str]:
         ALGORITHMS.reference(config.rl.algorithm),
         *ALGORITHMS[config.rl.algorithm].signals,
         *(PARTS.reference(name) for name in used_parts(config)),
-        *(LOGGERS[name] for name in config.log.to),
+        *(LOGGERS.reference(name) for name in config.log.to),
     ]
     names = ["gigpo_jax.__main__", "gigpo_jax.main", f"gigpo_jax.{MODES['train'].module}"]
     # `main` starts the backend by name, the pool its worker processes, a model its family.

@@ -21,7 +21,6 @@ from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_to
 from gigpo_jax.rl.logprobs import OutputEmbedding, PaddedEmbedding
 
 if TYPE_CHECKING:
-    from gigpo_jax.models.execution import Experts
     from gigpo_jax.models.lora import LoraConfig
 
 
@@ -239,20 +238,6 @@ def forward_function(
     return forward
 
 
-def _apply_experts(
-    mesh: jax.sharding.Mesh, kernels: str, shape: decoder.DecoderConfig
-) -> "Experts | None":
-    """The function for the experts of a model; None for a model without any."""
-    if shape.experts is None:
-        return None
-    from gigpo_jax.devices.per_device import experts_on_each_device
-    from gigpo_jax.models.experts import apply_experts
-
-    return experts_on_each_device(
-        mesh, functools.partial(apply_experts, kernels=kernels), shape.experts
-    )
-
-
 def trunk_function(
     config: ConfigDict, shape: decoder.DecoderConfig, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[jax.Array, Any]]:
@@ -272,13 +257,18 @@ def trunk_function(
 
         # XLA splits its own products; other kernels have to see one device's rows and heads.
         attend = on_each_device(mesh, kernel, shape.num_kv_heads)
+    experts = None
+    if shape.experts is not None:
+        from gigpo_jax.devices.per_device import learner_experts
+
+        experts = learner_experts(mesh, kernels, shape.experts)
     execution = decoder.Execution(
         dtype=jnp.dtype(model.compute_dtype),
         remat=model.remat,
         unroll=model.unroll,
         max_segment=_longest_text(config),
         attention=attend,
-        experts=_apply_experts(mesh, kernels, shape),
+        experts=experts,
         constrain=row_constraint(mesh),
     )
 

@@ -194,11 +194,6 @@ class Trajectory:
         self.reason = " ".join(reason.split())
         self.policy_dependent = policy_dependent
 
-    def leave_unfinished(self) -> None:
-        """Marks the episode as aborted because its group has ended."""
-        self.abort("enough other episodes of its group had ended", policy_dependent=False)
-        self.unfinished = True
-
     @property
     def length(self) -> int:
         """Number of environment steps."""
@@ -219,34 +214,30 @@ class Trajectory:
 class Step:
     """A step of a finished episode, or a summary: one row of all per-step computations.
 
-    `group`, `type`, `won`, `answer`, `environment`, `forked` and `past_actions` are the episode's.
-
     Attributes:
       trajectory: Index of the episode in the rollout.
       step: Index of the environment step in the episode, from 0; a summary has the index of the
         step after it.
+      episode: The episode.
       turn: Prompt, response, action and reward.
-      truncated: Whether this is the last step of an episode that used up its steps and was not won.
       summaries: Number of summaries before it in the episode.
     """
 
     trajectory: int
     step: int
-    group: int
+    episode: Trajectory
     turn: Turn
-    type: str = ""
-    won: bool = False
-    answer: str = ""
-    environment: str = ""
-    truncated: bool = False
-    forked: bool = False
-    past_actions: tuple[str, ...] = ()
     summaries: int = 0
 
     @property
     def place(self) -> int:
         """Index of the turn in the episode's turns."""
         return self.step + self.summaries
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it is the last step of an episode that used up its steps and was not won."""
+        return self.episode.truncated and self.place == len(self.episode.turns) - 1
 
 
 def has_contrast(group: Sequence[Trajectory]) -> bool:
@@ -275,7 +266,6 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
         # `index` counts these too: it is the place in the rollout, which other tables refer to.
         if trajectory.aborted or trajectory.replaced:
             continue
-        task = trajectory.task
         summaries = 0
         for number, turn in enumerate(trajectory.turns):
             if turn.is_summary:
@@ -284,21 +274,7 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
                     summaries += 1
                     continue
                 texts.add(id(turn))
-            step = Step(
-                trajectory=index,
-                step=number - summaries,
-                group=trajectory.group,
-                turn=turn,
-                type=task.type,
-                won=trajectory.won,
-                truncated=trajectory.truncated and number == len(trajectory.turns) - 1,
-                answer=task.answer,
-                environment=task.environment,
-                forked=trajectory.is_forked,
-                past_actions=trajectory.past.actions,
-                summaries=summaries,
-            )
-            steps.append(step)
+            steps.append(Step(index, number - summaries, trajectory, turn, summaries))
             summaries += turn.is_summary
     return steps
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.trajectory import Turn
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.trajectory import Step, Trajectory, Turn
 
 ONE = np.zeros(1, np.int32)
 PLAIN: dict[str, Any] = {
@@ -28,3 +29,10 @@ PLAIN: dict[str, Any] = {
 def make_turn(**fields: Any) -> Turn:
     """A turn with these fields; without more, it has one response token and no text."""
     return Turn(**PLAIN | fields)
+
+
+def make_step(trajectory: int, step: int, turn: Turn, **fields: Any) -> Step:
+    """A step of an episode with these fields, of group 0 and of a task without a type."""
+    task = Task("task", "", "train")
+    episode = {"task": task, "group": 0, "member": trajectory, "turns": [turn] * (step + 1)}
+    return Step(trajectory, step, Trajectory(**episode | fields), turn)

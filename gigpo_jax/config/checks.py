@@ -11,7 +11,7 @@ from gigpo_jax.config.requirements import require, require_default, signal_class
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import BASE, check_fixed_point, find_algorithm
+from gigpo_jax.rl.algorithms import BASE, find_algorithm
 from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
@@ -203,7 +203,10 @@ def _check_algorithm(config: ConfigDict, run: ConfigDict) -> None:
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
-    check_fixed_point(config.rl.settings, config.rl.gamma)
+    if "shrinkage" in config.rl.settings:
+        from gigpo_jax.rl.fixed_point import check_fixed_point
+
+        check_fixed_point(config.rl.settings, config.rl.gamma)
     if algorithm.check:
         load_reference(algorithm.check, key="config.rl.algorithm")(config)
     signals = signal_classes(config)

@@ -108,7 +108,9 @@ def with_defaults(tree: Any, keys: Collection[str]) -> dict[str, Any]:
     for name, value in saved_values.items():
         if name == "env.prompt":
             value = RENAMED_PROMPTS.get(value, value)
-        if not _is_dropped(name, value, saved_values):
+        # The shape is for models with random weights.
+        is_read = not (saved_values.get("model.path") and name.startswith("model.shape."))
+        if is_read and not _is_dropped(name, value, saved_values):
             values[find_moved(name, saved_values)] = value
     # The saved values win.
     return flatten(defaults) | values

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 
 
 @contextlib.contextmanager

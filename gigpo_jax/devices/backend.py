@@ -7,7 +7,6 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.machine import THREADS_VARIABLE
-from gigpo_jax.core.packaged import install_command
 from gigpo_jax.devices.program_cache import use_program_cache
 
 
@@ -24,6 +23,8 @@ def start_backend(config: ConfigDict) -> None:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # jax asserts that some backend started
+        from gigpo_jax.core.installation import install_command
+
         # Without jax's advice for its own installation: the fix below is for this package.
         reason = str(error).partition("\n")[0].partition(" (you may need")[0]
         raise InputError(

@@ -79,13 +79,6 @@ def all_rows(rows: np.ndarray) -> np.ndarray:
     """Joins the rows of all hosts, [k, ...] of 32 or 64 bits or bool each, in host order."""
     if jax.process_count() == 1:
         return rows
-    if rows.dtype == np.bool_:
-        return all_rows(rows.astype(np.uint32)) != 0
-    # An exchange needs one shape on all hosts: their counts come first, then rows that are padded
-    # to the largest.
-    counts = all_hosts(np.array([len(rows)], np.int32))[:, 0]
-    padded = np.zeros((int(counts.max()), *rows.shape[1:]), rows.dtype)
-    padded[: len(rows)] = rows
-    # JAX would round 64-bit numbers, so hosts exchange bits.
-    host_rows = all_hosts(padded.view(np.uint32)).view(rows.dtype)
-    return np.concatenate([block[:count] for block, count in zip(host_rows, counts, strict=True)])
+    from gigpo_jax.devices.row_exchange import join_rows
+
+    return join_rows(rows, all_hosts)

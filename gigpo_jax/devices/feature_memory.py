@@ -5,8 +5,9 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.delta_layer import state_bytes
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.models.window_cache import window_length
 

@@ -142,9 +142,10 @@ def engine_estimate(
     depth = shape.num_layers - shape.num_delta_layers - shape.num_window_layers
     token_bytes = depth * layer_bytes
     if config.model.replay_routes and shape.experts is not None:
+        from gigpo_jax.models.expert_numbers import route_width
         from gigpo_jax.models.routes import route_dtype
 
-        token_bytes += shape.route_width * route_dtype(shape.experts.count).itemsize
+        token_bytes += route_width(shape) * route_dtype(shape.experts.count).itemsize
     cache_bytes = token_bytes * config.engine.slots * slot_tokens
     if shape.layer_types:
         from gigpo_jax.devices.feature_memory import slot_bytes

@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.devices.mesh import ROWS, RULES
-from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.execution import Experts
-from gigpo_jax.models.experts import sum_over_devices
+from gigpo_jax.models.expert_config import ExpertConfig
+from gigpo_jax.models.experts import apply_experts, sum_over_devices
 
 
 def on_each_device(
@@ -68,3 +68,8 @@ def experts_on_each_device(mesh: Mesh, apply: Experts, experts: ExpertConfig) ->
         # Pallas kernels do not say over which axes their results vary.
         check_vma=False,
     )
+
+
+def learner_experts(mesh: Mesh, kernels: str, experts: ExpertConfig) -> Experts:
+    """Makes the function for the experts of a model; `kernels` as from `kernels_for`."""
+    return experts_on_each_device(mesh, partial(apply_experts, kernels=kernels), experts)

@@ -1,23 +1,19 @@
 """Requests inside an engine, and the delivery of their responses to coroutines."""
 
-import asyncio
-import functools
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.base import Completion, FinishReason, OnTokens, SamplingParams
+from gigpo_jax.engines.base import Completion, FinishReason, SamplingParams
 from gigpo_jax.engines.stopping import StopStrings
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.images import PromptImages
-
-log = logging.getLogger(__name__)
-
 
 Session = tuple[int, int]
 
@@ -43,50 +39,36 @@ class Snapshot:
 class Request:
     """One request and the tokens drawn so far.
 
-    Only the engine's thread changes it, except `cancelled`.
+    Only the engine's thread changes it; callers may cancel `future`.
 
     Attributes:
       prompt: [P] i32.
       params: Sampling settings.
       stop_ids: Token ids that end the response, including those that spell a stop string.
       weights: Weights of the next tokens of the response.
-      future: Result, in the caller's event loop.
+      future: Result; cancelled if the caller stops waiting.
       images: Images of the prompt; None for a text-only model.
-      on_tokens: Callback of `Engine.generate`.
+      on_tokens: Callback of `Engine.generate`, for the engine's thread.
       features: [F, D], features of the images that are read; None: not encoded yet, or no image.
       first_feature: Index of the first of them among the features of all images.
       tokens: Tokens drawn so far.
       scores: Log-probabilities of these tokens, and entropies if the engine keeps them, [1 or 2, n]
         f32, nats, an array for each device call.
       versions: Versions of the weights of these tokens, likewise.
-      cancelled: Whether the caller stopped waiting.
     """
 
     prompt: np.ndarray
     params: SamplingParams
     stop_ids: list[int]
     weights: Weights
-    future: "asyncio.Future[Completion]"
+    future: "Future[Completion]"
     images: "PromptImages | None" = None
-    on_tokens: OnTokens | None = None
+    on_tokens: Callable[[list[int]], Any] | None = None
     features: np.ndarray | None = None
     first_feature: int = 0
     tokens: list[int] = field(default_factory=list)
     scores: list[np.ndarray] = field(default_factory=list)
     versions: list[np.ndarray] = field(default_factory=list)
-    cancelled: bool = False
-
-    @functools.cached_property
-    def prefix_content(self) -> np.ndarray:
-        """Token ids [P], where an image token has a hash of its image instead.
-
-        Two prompts share a prefix, images included, exactly where these arrays are equal.
-        """
-        if self.images is None:
-            return self.prompt
-        from gigpo_jax.engines.prompt_images import hash_images
-
-        return hash_images(self.prompt, self.images)
 
     def append_tokens(
         self, tokens: np.ndarray, scores: np.ndarray, stops: StopStrings | None
@@ -113,22 +95,28 @@ class Request:
         if len(self.tokens) >= self.params.max_tokens:
             return self._completion("length", len(self.tokens))
         if self.on_tokens is not None:
-            # A copy: the engine's thread appends to the list while the event loop reads the report.
-            report = functools.partial(self.on_tokens, list(self.tokens))
-            _call_in_loop(self.future.get_loop(), report)
+            # A copy: this thread appends to the list while the event loop reads the report.
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.on_tokens(list(self.tokens))
         return None
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller stopped waiting."""
+        return self.future.cancelled()
+
+    def resolve(self, completion: Completion) -> None:
+        """Sets the result, from the engine's thread."""
+        # False: the caller has cancelled. From here on it cannot.
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(completion)
+
     def reject(self, message: str, cause: Exception | None) -> None:
-        """Fails the request from another thread."""
-
-        def fail() -> None:
-            # The caller may have been cancelled, which ends the future; another result would raise.
-            if not self.future.done():
-                error = RuntimeError(message)
-                error.__cause__ = cause
-                self.future.set_exception(error)
-
-        _call_in_loop(self.future.get_loop(), fail)
+        """Fails the request, from the engine's thread."""
+        if self.future.set_running_or_notify_cancel():
+            error = RuntimeError(message)
+            error.__cause__ = cause
+            self.future.set_exception(error)
 
     def _completion(self, reason: FinishReason, length: int) -> Completion:
         logprobs, *entropies = np.concatenate(self.scores, axis=1)[:, :length]
@@ -203,27 +191,3 @@ def select_stop_ids(
             f"{len(ids)} ids, an engine takes {limit}", key="stop_token_ids", fix="give fewer"
         )
     return list(ids)
-
-
-def resolve_requests(responses: Iterable[tuple[Request, Completion]]) -> None:
-    """Sets results from another thread, with one call for each event loop."""
-    # Waking an event loop takes longer than setting a result: one call carries a whole round.
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[Request, Completion]]] = {}
-    for request, completion in responses:
-        loops.setdefault(request.future.get_loop(), []).append((request, completion))
-    for loop, batch in loops.items():
-        _call_in_loop(loop, functools.partial(_set_results, batch))
-
-
-def _set_results(batch: list[tuple[Request, Completion]]) -> None:
-    for request, completion in batch:
-        # A cancelled caller has ended its future already; a result would raise InvalidStateError.
-        if not request.future.done():
-            request.future.set_result(completion)
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(function)
-    except RuntimeError:  # the loop is closed
-        log.debug("a response came after its event loop was closed")

@@ -2,20 +2,15 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 
 class StopStrings:
-    """Finds stop strings in responses; caches facts about the vocabulary."""
+    """Finds stop strings in responses."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int):
+    def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
         self._single_tokens: dict[str, int | None] = {}
-        # last character -> [V] i8: 1 if the token's text has it, 0 if not, -1 if not yet known
-        self._token_has_character: dict[str, np.ndarray] = {}
 
     def single_token(self, stop: str) -> int | None:
         """Returns the id of the single token that is exactly this string, or None."""
@@ -41,28 +36,13 @@ class StopStrings:
     def _find_stop(self, tokens: Sequence[int], start: int, stop: str) -> int | None:
         # n bytes need at most n tokens with text; the rest allows for tokens without text.
         window = 2 * len(stop.encode()) + 8
-        for index in range(start, len(tokens)):
-            if not self._can_complete(tokens[index], stop):
-                continue
-            first = max(0, index + 1 - window)
+
+        def is_in(first: int, end: int) -> bool:
             # A window, because decoding the whole response at every token takes quadratic time.
-            if stop in self._tokenizer.decode(list(tokens[first : index + 1])):
-                return index
-        return None
+            return stop in self._tokenizer.decode(list(tokens[max(0, first - window) : end]))
 
-    def _can_complete(self, token: int, stop: str) -> bool:
-        """Returns whether a token's text has the last character of the stop string.
-
-        Only then may the token complete it. For characters beyond ASCII it is always true: a token
-        may be a part of a character.
-        """
-        character = stop[-1]
-        # White space may come from joining two tokens, and then it is in the text of neither.
-        if not character.isascii() or character.isspace():
-            return True
-        if character not in self._token_has_character:
-            self._token_has_character[character] = np.full(self._vocab_size, -1, np.int8)
-        has_character = self._token_has_character[character]
-        if has_character[token] < 0:
-            has_character[token] = character in self._tokenizer.decode([token])
-        return bool(has_character[token])
+        # One look at all new tokens, which have no stop string in most cases.
+        if not is_in(start + 1, len(tokens)):
+            return None
+        ends = range(start + 1, len(tokens) + 1)
+        return next((end - 1 for end in ends if is_in(end, end)), None)

@@ -1,8 +1,7 @@
 """Advantages of the steps of all hosts, and their metrics."""
 
-import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,14 +14,6 @@ from gigpo_jax.learner.step_columns import neighbour_buckets, resize_columns, st
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl.types import StepColumns
 from gigpo_jax.trajectory import Step, StepCredit
-
-CREDIT_METRICS = (
-    "anchor_group_size_mean",
-    "singleton_share",
-    "zero_advantage_share",
-    "episode_norm",
-    "step_norm",
-)
 
 
 def step_credit(
@@ -72,15 +63,11 @@ def step_credit(
             credit_metrics(advantages(resized), resized)
     credit = _local_credit(result, columns, len(steps))
     metrics = credit_metrics(result, columns)
-    for label in config.env.mix:
-        # As int32: rows are exchanged as 32-bit words.
-        is_member = all_rows(np.array([step.environment == label for step in steps], np.int32))
-        # An environment of the mix may have no finished step in an iteration.
-        if is_member.any():
-            mask = np.zeros(len(columns.mask), bool)
-            mask[: len(is_member)] = is_member != 0
-            members = dataclasses.replace(columns, mask=mask)
-            metrics |= credit_metrics(result, members, suffix=f"/{label}")
+    if config.env.mix:
+        from gigpo_jax.learner.mixed_credit import credit_by_environment
+
+        measure = functools.partial(credit_metrics, result)
+        metrics |= credit_by_environment(config.env.mix, steps, columns, measure)
     if result.target is not None:
         from gigpo_jax.rl import gae
 
@@ -95,24 +82,12 @@ def _local_credit(result: rl_advantages.Advantages, columns: StepColumns, steps:
     counts = all_hosts(np.array([steps], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
     local_rows = slice(first, first + steps)
-
-    def local(rows: Any) -> Any:
-        # numpy: samples are packed on the host.
-        return None if rows is None else np.asarray(rows)[local_rows]
-
+    # numpy: samples are packed on the host.
+    local = jax.tree.map(lambda rows: np.asarray(rows)[local_rows], result)
     # Equal hashes in different task groups are different states.
     keys = np.column_stack([columns.group, columns.anchor])[local_rows]
     _, anchor_group = np.unique(keys, axis=0, return_inverse=True)
-    return StepCredit(
-        episode=local(result.episode),
-        step=local(result.step),
-        total=local(result.total),
-        anchor_group=anchor_group.reshape(steps),
-        clip_scale=local(result.clip_scale),
-        tokens=local(result.tokens),
-        target=local(result.target),
-        learned=local(result.learned),
-    )
+    return StepCredit(anchor_group=anchor_group.reshape(steps), **vars(local))
 
 
 def credit_metrics(
@@ -120,4 +95,4 @@ def credit_metrics(
 ) -> dict[str, float]:
     """Statistics of the mask's rows; their names end with `suffix`."""
     statistics = rl_advantages.measure_credit(result, columns)
-    return {f"credit/{name}{suffix}": float(getattr(statistics, name)) for name in CREDIT_METRICS}
+    return {f"credit/{name}{suffix}": float(value) for name, value in statistics.items()}

@@ -16,7 +16,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.mesh import replicated, with_shardings
+from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_arrays, over_microbatches

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.models.decoder import DecoderConfig, active_param_count
 
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
 KERNEL_UNIT = 128  # on accelerators of this one, as kernels need
@@ -21,6 +22,7 @@ TOLERATED_COST = 1.25
 # Tokens of a row whose attention costs as much as the other layers; 7 to 14 times the usual widths.
 ATTENTION_LENGTH = 8192
 CPU_PLACES = 2048  # tokens of a microbatch on CPUs; with more they are not faster
+SLOW_FLOP = 2e11  # of a microbatch; CPUs take some seconds
 
 
 class RowFit(NamedTuple):
@@ -176,3 +178,13 @@ def choose_shape(fit: RowFit, shapes: Sequence[tuple[int, int]], counts: np.ndar
     costs = places.sum(1) * (1 + lengths / ATTENTION_LENGTH)
     best = int(np.argmin(costs))
     return best if costs[0] > TOLERATED_COST * costs[best] else 0
+
+
+def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: Mesh) -> bool:
+    """Tests whether each microbatch of an update is a device call, as on CPUs if it takes seconds.
+
+    A signal then acts after the microbatch.
+    """
+    if not config.batch.fit_rows or mesh.devices.flat[0].platform != "cpu":
+        return False
+    return 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP

@@ -1,5 +1,6 @@
 """The KL penalty of rewards, for `rl.kl_in="reward"`."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,4 +53,7 @@ def subtract_kl(
     local_sums = np.array([sum(penalties), len(penalties)], np.float32)
     total, count = all_hosts(local_sums).sum(0)
     metrics = {"credit/kl_penalty": float(total) / max(float(count), 1.0)}
-    return scored.with_steps(subtract_penalties(scored.steps, penalties)), metrics
+    # A shallow copy has the cached scores too: rewards do not change what the policy said.
+    changed = copy.copy(scored)
+    changed.steps = subtract_penalties(scored.steps, penalties)
+    return changed, metrics

@@ -85,7 +85,7 @@ class Learner:
     @property
     def compile_count(self) -> int:
         """Number of programs compiled for updates and log-probabilities."""
-        programs = (self._programs.update, self._programs.logprobs)
+        programs = filter(None, (self._programs.update, self._programs.logprobs))
         compiled = sum(program._cache_size() for program in programs)
         return compiled + sum(signal.compile_count for signal in self.signals)
 
@@ -166,7 +166,7 @@ class Learner:
                 metrics |= signal.learn_steps(scored)
             samples = self._training_samples(CreditedSteps(scored, columns, credit, iteration))
         with timers.time("update"):
-            groups = [scored.steps[row].group for row in credit.learned_rows]
+            groups = [scored.steps[row].episode.group for row in credit.learned_rows]
             batches = self._minibatches(samples, groups, iteration)
             metrics |= mean_over_hosts(packing_stats(batches))
             metrics |= self._update(batches, iteration, progress)

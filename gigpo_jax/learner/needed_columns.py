@@ -28,9 +28,12 @@ def needed_columns(
         columns["next_anchor"] = next_step_rows(steps, anchor_lanes)
     if "past" in needs:
         columns["past"] = hash_texts(list_pasts(steps))
-    for name in ("won", "truncated", "forked"):
-        if name in needs:
-            columns[name] = np.array([getattr(s, name) for s in steps], bool)
+    if "won" in needs:
+        columns["won"] = np.array([s.episode.won for s in steps], bool)
+    if "truncated" in needs:
+        columns["truncated"] = np.array([s.truncated for s in steps], bool)
+    if "forked" in needs:
+        columns["forked"] = np.array([s.episode.is_forked for s in steps], bool)
     if "summary" in needs:
         columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
     return columns
@@ -46,7 +49,7 @@ def list_pasts(steps: Sequence[Step]) -> list[str]:
     pasts = []
     following: dict[int, str] = {}  # past of each trajectory's next step
     for step in steps:
-        past = following.get(step.trajectory, join("", step.past_actions))
+        past = following.get(step.trajectory, join("", step.episode.past.actions))
         pasts.append(past)
         following[step.trajectory] = join(past, [step.turn.action])
     return pasts

@@ -9,19 +9,11 @@ import jax
 import optax
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.mix import member_configs
-from gigpo_jax.envs import registry
 from gigpo_jax.rl import advantages as rl_advantages
 from gigpo_jax.rl import algorithms
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import Optimizer, make_optimizer
 from gigpo_jax.rl.types import StepColumns
-
-
-def action_tags(config: ConfigDict) -> tuple[str, ...]:
-    """The tags around actions of all environments of a config."""
-    specs = [registry.spec(member.env.name) for member in member_configs(config).values()]
-    return tuple(dict.fromkeys(tag for spec in specs for tag in spec.action_tags))
 
 
 def config_algorithm(config: ConfigDict) -> algorithms.Algorithm:

@@ -21,9 +21,16 @@ import numpy as np
 
 from gigpo_jax.learner.dealing import deal_segments
 from gigpo_jax.learner.filling import BatchShape, fill_batch
-from gigpo_jax.learner.rows import Rows, TextPlacement, pack_rows, place_texts, response_capacity
-from gigpo_jax.learner.samples import Sample, join_continuations
-from gigpo_jax.learner.trees import Text, Tree, separate_trees
+from gigpo_jax.learner.rows import (
+    Rows,
+    Segment,
+    TextPlacement,
+    pack_rows,
+    place_texts,
+    response_capacity,
+    separate_texts,
+)
+from gigpo_jax.learner.samples import Sample, Text, join_continuations
 from gigpo_jax.models.masks import segment_limit
 from gigpo_jax.rl.types import StepBatch
 
@@ -86,7 +93,7 @@ def stream_minibatches(
     """
     segments = join_continuations(samples)
     # Of whole segments, also where some are cut below: pieces have fewer responses a token.
-    totals = _gather_totals(samples, separate_trees(_texts_of(samples, segments)), gather)
+    totals = _gather_totals(samples, separate_texts(_texts_of(samples, segments)), gather)
     if totals.has_images or totals.route_width:
         # A tree has one array of images and of experts for what its texts share.
         longest_tree = 0
@@ -148,14 +155,16 @@ class _Totals(NamedTuple):
     route_bytes: int
 
 
-def _gather_totals(samples: Sequence[Sample], trees: Sequence[Tree], gather: Gather) -> _Totals:
+def _gather_totals(
+    samples: Sequence[Sample], segments: Sequence[Segment], gather: Gather
+) -> _Totals:
     """Adds up the numbers of all hosts: each has to compile and run the same programs."""
-    responses = [tree.responses for tree in trees]
+    responses = [segment.responses for segment in segments]
     routes = [sample.routes for sample in samples if sample.routes is not None]
-    local_sums = [len(samples), sum(tree.length for tree in trees), sum(responses)]
+    local_sums = [len(samples), sum(segment.length for segment in segments), sum(responses)]
     local_largest = [
         max(responses, default=0),
-        max((tree.length for tree in trees), default=0),
+        max((segment.length for segment in segments), default=0),
         any(sample.images is not None for sample in samples),
         *max(((array.shape[1], array.itemsize) for array in routes), default=(0, 0)),
     ]
@@ -206,11 +215,14 @@ def _pack_texts(
     placements = []
     local_counts = []
     for texts in minibatches:
-        trees = grow_trees(texts, longest_tree, capacity) if longest_tree else separate_trees(texts)
-        lengths = np.array([tree.length for tree in trees], np.int64)
-        losses = np.array([tree.responses for tree in trees], np.int64)
+        if longest_tree:
+            segments = [tree.as_segment() for tree in grow_trees(texts, longest_tree, capacity)]
+        else:
+            segments = separate_texts(texts)
+        lengths = np.array([segment.length for segment in segments], np.int64)
+        losses = np.array([segment.responses for segment in segments], np.int64)
         packed_rows = pack_segments(lengths, losses, length, capacity)
-        placements.append(place_texts(trees, packed_rows))
+        placements.append(place_texts(segments, packed_rows))
         local_counts.append(len(packed_rows))
     # The fullest host decides: one with fewer microbatches would leave the others waiting in a
     # collective operation for ever.

@@ -7,17 +7,21 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.mesh import replicated
 from gigpo_jax.learner.objective import make_objective
-from gigpo_jax.models.decoder import DecoderConfig, active_param_count
+from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
 from gigpo_jax.rl import update
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import TrainState, init_state, shard_state
 
-SLOW_FLOP = 2e11  # of a microbatch; CPUs take some seconds
-
 
 class PolicyPrograms(NamedTuple):
-    """Jitted programs of `rl.update`; `in_pieces`: whether `update` is a `PiecewiseUpdate`."""
+    """Jitted programs of a policy.
+
+    Attributes:
+      update: Result of `rl.update.make_update`.
+      logprobs: Result of `rl.batch_logprobs.make_logprobs`; None: no loss and no ratio needs it.
+      in_pieces: Whether `update` is a `PiecewiseUpdate`.
+    """
 
     update: Any
     logprobs: Any
@@ -35,7 +39,11 @@ def policy_programs(
     forward = forward_function(config, shape, mesh)
     # One temperature for both programs: the first ratio to recomputed log-probabilities is then 1.
     settings = {"chunk": config.batch.logprob_chunk, "temperature": config.sampling.temperature}
-    in_pieces = updates_in_pieces(config, shape, mesh)
+    in_pieces = False
+    if config.batch.fit_rows:
+        from gigpo_jax.learner.fitted_rows import updates_in_pieces
+
+        in_pieces = updates_in_pieces(config, shape, mesh)
     step = update.make_update(
         forward,
         optimizer,
@@ -44,19 +52,12 @@ def policy_programs(
         state_shardings=state_shardings,
         in_pieces=in_pieces,
     )
-    return PolicyPrograms(step, update.make_logprobs(forward, **settings), in_pieces)
+    logprobs = None
+    if config.rl.kl_coef or config.rl.old_logprobs == "recompute":
+        from gigpo_jax.rl.batch_logprobs import make_logprobs
 
-
-def updates_in_pieces(config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> bool:
-    """Tests whether each microbatch of an update is a device call, as on CPUs if it takes seconds.
-
-    A signal then acts after the microbatch.
-    """
-    if not config.batch.fit_rows or mesh.devices.flat[0].platform != "cpu":
-        return False
-    from gigpo_jax.learner.fitted_rows import CPU_PLACES
-
-    return 6 * active_param_count(shape) * CPU_PLACES >= SLOW_FLOP
+        logprobs = make_logprobs(forward, **settings)
+    return PolicyPrograms(step, logprobs, in_pieces)
 
 
 def start_state(

@@ -1,7 +1,6 @@
 """Segments -> rows of fixed length: which segment stands in which row, and where.
 
-A segment is a tree of texts, in most cases of one. A text is a sample, or several samples of which
-each continues the one before.
+A segment is one text or, with `batch.share_prefixes`, a tree of several (`learner.trees`).
 
 Shapes: B rows, T tokens in a row, C response tokens in a row.
 """
@@ -16,11 +15,34 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import local_rows
-from gigpo_jax.learner.samples import Sample
-from gigpo_jax.learner.trees import Tree
+from gigpo_jax.learner.samples import Sample, Text
 from gigpo_jax.models.masks import segment_limit
 
 Rows = list[list[int]]  # indices of the segments in each row
+
+
+class Segment(NamedTuple):
+    """Texts that stand together in a row.
+
+    Attributes:
+      texts: texts, each with the places of its tokens, [length] i64, from 0 at the first token of
+        the segment. Texts of a tree share the places of what they begin with.
+      length: tokens of the model's input.
+    """
+
+    texts: Sequence[tuple[Text, np.ndarray]]
+    length: int
+
+    @property
+    def responses(self) -> int:
+        """Tokens that carry loss."""
+        return sum(len(sample.response_tokens) for text, _ in self.texts for sample in text)
+
+
+def separate_texts(texts: Sequence[Text]) -> list[Segment]:
+    """A segment for each text."""
+    lengths = [text[-1].length for text in texts]
+    return [Segment([(text, np.arange(n))], n) for text, n in zip(texts, lengths, strict=True)]
 
 
 class ResponsePlacement(NamedTuple):
@@ -137,22 +159,22 @@ def response_capacity(tokens: int, responses: int, longest_response: int, row_le
     return row_length
 
 
-def place_texts(segments: Sequence[Tree], rows: Rows) -> list[TextPlacement]:
+def place_texts(segments: Sequence[Segment], rows: Rows) -> list[TextPlacement]:
     """Places texts in rows, their segments side by side, and returns them in the order of rows."""
     placements = []
     for row, members in enumerate(rows):
         start = 0
         first_column = 0
         number = 0
-        for segment, member in enumerate(members, start=1):
-            tree = segments[member]
-            for text, places in zip(tree.texts, tree.place_texts(start), strict=True):
+        for position, member in enumerate(members, start=1):
+            segment = segments[member]
+            for text, places in segment.texts:
                 responses = []
                 for sample in text:
                     number += 1
                     columns = slice(first_column, first_column + len(sample.response_tokens))
                     responses.append(ResponsePlacement(sample, number, columns))
                     first_column = columns.stop
-                placements.append(TextPlacement(tuple(responses), row, segment, places))
-            start += tree.length
+                placements.append(TextPlacement(tuple(responses), row, position, start + places))
+            start += segment.length
     return placements

@@ -64,6 +64,9 @@ class Sample:
         return digests == [image.digest for image in first_images]
 
 
+Text = Sequence[Sample]  # a sample, or several of which each continues the one before
+
+
 def join_continuations(samples: Sequence[Sample]) -> list[np.ndarray]:
     """Lists the samples of each text, [k] i64 indices of samples that continue each other."""
     starts = [

@@ -1,6 +1,5 @@
 """Steps with their samples and scores, and with their advantages: what signals read."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,13 +38,6 @@ class ScoredSteps:
         """Scores other samples under the policy; all hosts call this together."""
         trained, frozen = self.policy
         return self.score(trained, frozen, samples)
-
-    def with_steps(self, steps: Sequence[Step]) -> "ScoredSteps":
-        """The same samples and scores beside steps with other rewards."""
-        # A shallow copy has the cached scores too: rewards do not change what the policy said.
-        changed = copy.copy(self)
-        changed.steps = steps
-        return changed
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gigpo_jax.learner.trees import Text, Tree
+from gigpo_jax.learner.samples import Text
+from gigpo_jax.learner.trees import Tree
 
 
 def count_distinct_tokens(texts: Sequence[Text]) -> int:
@@ -28,7 +29,7 @@ def grow_trees(texts: Sequence[Text], longest: int, responses: int) -> list[Tree
     losses = 0
     for text, shared in zip(ordered, _shared_lengths(ordered), strict=True):
         length = text[-1].length
-        loss = Tree([text], [0]).responses
+        loss = sum(len(sample.response_tokens) for sample in text)
         fits = tokens + length - shared <= longest and losses + loss <= responses
         if shared and fits:
             trees[-1].texts.append(text)

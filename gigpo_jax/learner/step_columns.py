@@ -59,7 +59,7 @@ def step_columns(
       needs: names of optional columns, of which `needed_columns` collects those of steps.
       computed: further optional columns by name, [k] for the k steps of this host.
     """
-    group = np.array([s.group for s in steps], np.int32)
+    group = np.array([s.episode.group for s in steps], np.int32)
     anchors = [s.turn.anchor for s in steps]
     if similarity is None:
         anchor_lanes = _hash_texts(anchors)

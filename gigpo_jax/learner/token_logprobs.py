@@ -35,14 +35,6 @@ class TokenLogprobs(NamedTuple):
     logprob: list[np.ndarray]
     entropy: list[np.ndarray]
 
-    def means(self) -> dict[str, np.ndarray]:
-        """Returns the means over the tokens of each sample, [N] f32, by names of `StepColumns`."""
-        return {"logprob": _token_means(self.logprob), "entropy": _token_means(self.entropy)}
-
-
-def _token_means(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.array([row.mean() if len(row) else 0.0 for row in rows], np.float32)
-
 
 # (trained parameters, frozen ones, samples)
 Score = Callable[[Any, Any, Sequence[Sample]], TokenLogprobs]

@@ -6,14 +6,12 @@ ended, and one number a token tells where they end (`models.attention`). A model
 states are the same as for separate texts.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from gigpo_jax.learner.samples import Sample
-
-Text = Sequence[Sample]  # a sample, or several of which each continues the one before
+from gigpo_jax.learner.rows import Segment
+from gigpo_jax.learner.samples import Text
 
 
 class Tree(NamedTuple):
@@ -33,23 +31,14 @@ class Tree(NamedTuple):
         """Tokens of the model's input."""
         return sum(text[-1].length for text in self.texts) - sum(self.shared)
 
-    @property
-    def responses(self) -> int:
-        """Tokens that carry loss."""
-        return sum(len(sample.response_tokens) for text in self.texts for sample in text)
-
-    def place_texts(self, start: int) -> list[np.ndarray]:
-        """Returns the places in a row of the tokens of each text, [length] i64, from `start` on."""
-        texts = []
+    def as_segment(self) -> Segment:
+        """The texts with the places of their tokens."""
+        end = 0
+        placed_texts = []
         places = np.zeros(0, np.int64)
         for text, shared in zip(self.texts, self.shared, strict=True):
-            end = start + text[-1].length - shared
-            places = np.concatenate([places[:shared], np.arange(start, end)])
             start = end
-            texts.append(places)
-        return texts
-
-
-def separate_trees(texts: Sequence[Text]) -> list[Tree]:
-    """A tree for each text."""
-    return [Tree([text], [0]) for text in texts]
+            end += text[-1].length - shared
+            places = np.concatenate([places[:shared], np.arange(start, end)])
+            placed_texts.append((text, places))
+        return Segment(placed_texts, self.length)

@@ -42,6 +42,11 @@ class KVCache:
     checkpoints: Any = None
     windows: "KVCache | None" = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has nothing but keys and values of whole texts."""
+        return self.routes is None and self.states is None and self.windows is None
+
 
 def cache_length(tokens: int, prefill_chunk: int) -> int:
     """Returns C for sequences of at most `tokens` tokens, with room for a padded last chunk."""

@@ -2,7 +2,7 @@
 
 The NNX modules name and initialise the parameters and define one layer. All functions take the
 parameters explicitly, as a nested dict of arrays; the layers are stacked along a first axis L, or
-separate trees (`parameters.split_layers`). Layers without experts in a model with experts have a
+separate trees (`separate_layers`). Layers without experts in a model with experts have a
 stack of their own, "dense_layers". The dtype of the computation may differ from the parameters';
 norm statistics, rotary embedding and softmax are always float32.
 """
@@ -137,26 +137,25 @@ def run_model(
         from gigpo_jax.models.vision.vision import insert_images
 
         assert config.vision is not None
-        add_remat = execution.add_remat
         x, deep = insert_images(
-            config.vision, params["vision"], x, images, add_remat, execution.constrain
+            config.vision, params["vision"], x, images, execution.add_remat, execution.constrain
         )
     if not config.for_cpu:
         x = execution.constrain(x)
     layers = LayerLoop(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
     # The last layer may drop tokens whose experts nobody asks for.
-    are_apart = isinstance(params[config.layer_runs[0].stack], tuple)
-    selects_in_last = are_apart and not keeps_routes
+    selects_in_last = isinstance(params[config.layer_runs[0].stack], tuple) and not keeps_routes
     last_select = select if selects_in_last else select_all
-    layer_routes = None if routes is None else _split_routes(config, routes)
+    layer_routes = None
+    if routes is not None:
+        from gigpo_jax.models.expert_numbers import split_routes
+
+        layer_routes = split_routes(config, routes)
     outputs: list[Any] = []
     states: list[Any] = []
     for run in config.layer_runs:
         inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
-        if are_apart:
-            x, results = layers.run_apart(run, x, *inputs, last_select)
-        else:
-            x, results = layers.run_stacked(run, x, *inputs)
+        x, results = layers.run_layers(run, x, *inputs, last_select)
         if run.stack == DELTA_LAYERS:
             states += [result[0] for result in results]
         else:
@@ -188,6 +187,17 @@ class LayerLoop:
     lengths: jax.Array | None
     keeps_routes: bool
 
+    def run_layers(
+        self, run: LayerRun, x: jax.Array, layers: Any, routes: jax.Array | None, select: Select
+    ) -> tuple[jax.Array, list[Any]]:
+        """Runs layers; `select` is for the last layer of a model of separate trees."""
+        if not isinstance(layers, tuple):
+            return self.run_stacked(run, x, layers, routes)
+        from gigpo_jax.models.separate_layers import run_apart
+
+        run_layer = self.layer_function(run, layers)
+        return run_apart(self.config, run, run_layer, x, layers, routes, select)
+
     def run_stacked(
         self, run: LayerRun, x: jax.Array, stacked: Params, routes: jax.Array | None
     ) -> tuple[jax.Array, list[Any]]:
@@ -196,7 +206,7 @@ class LayerLoop:
         length = run.stop - run.start
         is_numbered = self.deep is not None or len(self.angles) > 1
         numbers = jnp.arange(run.first, run.first + length) if is_numbered else None
-        run_layer = self._layer_function(run, stacked)
+        run_layer = self.layer_function(run, stacked)
         x, result = jax.lax.scan(
             self.execution.add_remat(run_layer),
             x,
@@ -205,26 +215,8 @@ class LayerLoop:
         )
         return x, [result]
 
-    def run_apart(
-        self,
-        run: LayerRun,
-        x: jax.Array,
-        layers: Sequence[Params],
-        routes: jax.Array | None,
-        select: Select,
-    ) -> tuple[jax.Array, list[Any]]:
-        """Runs layers of separate trees; `select` is for the last layer of the model."""
-        run_layer = self._layer_function(run, layers)
-        results = []
-        for index in range(run.start, run.stop):
-            number = run.first + index - run.start
-            layer_select = select if number == self.config.num_layers - 1 else select_all
-            own_routes = None if routes is None else routes[index]
-            x, result = run_layer(x, (layers[index], own_routes, number), layer_select)
-            results.append(jax.tree.map(lambda leaf: leaf[None], result))
-        return x, results
-
-    def _layer_function(self, run: LayerRun, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
+    def layer_function(self, run: LayerRun, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
+        """Returns the function of one layer of a run, whose parameters it takes."""
         graph = layer_graph(self.config, adapted_linears(layers), run.stack)
         if run.stack == DELTA_LAYERS:
             from gigpo_jax.models.delta_layer import text_mixer
@@ -276,13 +268,6 @@ class LayerLoop:
             return mixed, None if self.lengths is None else arrays[1:]
 
         return attend
-
-
-def _split_routes(config: DecoderConfig, routes: jax.Array) -> jax.Array:
-    """Splits the experts of tokens by layer, [B, T, L' k] -> [L', B, T, k]."""
-    assert config.experts is not None
-    split = routes.reshape(*routes.shape[:-1], -1, config.experts.per_token)
-    return jnp.moveaxis(split, -2, 0)
 
 
 def _slice_run(config: DecoderConfig, run: LayerRun, stacked: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gigpo_jax.models.delta_config import DeltaConfig
+    from gigpo_jax.models.expert_config import ExpertConfig
     from gigpo_jax.models.rope_scaling import Scaling
     from gigpo_jax.models.vision.vision_config import VisionConfig
 
@@ -20,31 +21,6 @@ FULL = "full_attention"
 UNROTATED = "unrotated_attention"
 SLIDING = "sliding_attention"
 LINEAR = "linear_attention"
-
-
-@dataclass(frozen=True)
-class ExpertConfig:
-    """The experts of a mixture.
-
-    Attributes:
-      count: E, experts of a layer.
-      per_token: k, experts that a token goes through.
-      width: F, width inside an expert.
-      normalized: whether the weights of a token's experts are divided by their sum.
-      sparse_step: one of so many layers has experts, the first at index `sparse_step` - 1.
-      dense_layers: indices of layers that have none all the same.
-    """
-
-    count: int
-    per_token: int
-    width: int
-    normalized: bool = True
-    sparse_step: int = 1
-    dense_layers: tuple[int, ...] = ()
-
-    def has_experts(self, layer: int) -> bool:
-        """Tests whether a layer has experts."""
-        return layer not in self.dense_layers and (layer + 1) % self.sparse_step == 0
 
 
 class AttentionKind(NamedTuple):
@@ -134,7 +110,7 @@ class DecoderConfig:
     model_type: str = "qwen2"
     rope_scaling: "Scaling | None" = None
     vision: "VisionConfig | None" = None
-    experts: ExpertConfig | None = None
+    experts: "ExpertConfig | None" = None
     for_cpu: bool = False
     num_tokens: int = 0
     layer_types: tuple[str, ...] = ()
@@ -178,13 +154,6 @@ class DecoderConfig:
     def num_window_layers(self) -> int:
         """Number of layers that see a window of tokens."""
         return self.layer_types.count(SLIDING)
-
-    @property
-    def route_width(self) -> int:
-        """R, experts of a token in all layers."""
-        if self.experts is None:
-            return 0
-        return len(self.layer_numbers(LAYERS)) * self.experts.per_token
 
     @property
     def num_delta_layers(self) -> int:

@@ -12,7 +12,7 @@ from flax import nnx
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
 from gigpo_jax.models.decoder import apply_final_norm, embed_tokens, run_model, score_tokens
-from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, DecoderConfig, LayerRun
 from gigpo_jax.models.execution import Execution, Experts
 from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
 from gigpo_jax.models.layers import adapted_linears
@@ -39,27 +39,14 @@ def init_cache(
     """
     depth = config.num_layers - config.num_delta_layers - config.num_window_layers
     shape = (depth, slots, config.num_kv_heads, length, config.head_dim)
-    windows = None
-    if config.num_window_layers:
-        from gigpo_jax.models.window_cache import init_windows, window_length
+    cache = KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    if not (keeps_routes or config.layer_types):
+        return cache
+    from gigpo_jax.models.special_caches import add_special
 
-        held = window_length(config.sliding_window, length, prefill_chunk, rows)
-        windows = init_windows(config, slots, held, dtype)
-    states = checkpoints = None
-    if config.delta is not None:
-        from gigpo_jax.models.delta_layer import init_states
-
-        states = init_states(config, slots)
-        checkpoints = init_states(config, slots) if prefill_chunk else None
-    routes = None
-    if keeps_routes and config.experts is not None:
-        from gigpo_jax.models.routes import route_dtype
-
-        depth = len(config.layer_numbers(LAYERS))
-        routes_shape = (depth, slots, 1, length, config.experts.per_token)
-        routes = jnp.zeros(routes_shape, route_dtype(config.experts.count))
-    entries = (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-    return KVCache(*entries, routes, states, checkpoints, windows)
+    return add_special(
+        config, cache, keeps_routes=keeps_routes, prefill_chunk=prefill_chunk, rows=rows
+    )
 
 
 def prefill(
@@ -102,20 +89,13 @@ def prefill(
         lengths,
         keeps_routes=cache.routes is not None,
     )
-    keys, values = result.keys_values
-    if cache.windows is not None:
-        from gigpo_jax.models.window_cache import write_prompt_windows
+    if cache.is_plain:
+        keys, values = result.keys_values
+        cache = write_prompts(cache, keys, values, slots)
+    else:
+        from gigpo_jax.models.special_caches import write_special
 
-        cache, keys, values = write_prompt_windows(config, cache, keys, values, lengths, slots)
-    cache = write_prompts(cache, keys, values, slots)
-    if cache.routes is not None:
-        from gigpo_jax.models.routes import write_prompt_routes
-
-        cache = write_prompt_routes(cache, result.routes, slots)
-    if cache.states is not None:
-        from gigpo_jax.models.delta_layer import write_states
-
-        cache = replace(cache, states=write_states(cache.states, result.states, slots))
+        cache = write_special(config, cache, result, lengths, slots)
     return score_tokens(config, params, result.hidden), cache
 
 
@@ -271,12 +251,9 @@ def _run_stack(
 ) -> tuple[jax.Array, KVCache]:
     """Runs layers of a stack; `last_select` is for the last layer of a model of separate trees."""
     if isinstance(layers, tuple):
-        # A loop of Python: the layers are separate trees, whose kernels XLA reads in place. Only
-        # the last layer may drop tokens: every earlier one makes keys and values of all of them.
-        for index in range(run.start, run.stop):
-            is_last = run.first + index - run.start == config.num_layers - 1
-            carry = run_layer(index, layers[index], carry, last_select if is_last else select_all)
-        return carry
+        from gigpo_jax.models.separate_layers import decode_apart
+
+        return decode_apart(config, run, run_layer, layers, carry, last_select)
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it
     # would be copied.

@@ -56,10 +56,6 @@ class Execution:
     experts: Experts | None = None
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
-    def __post_init__(self) -> None:
-        if self.remat != "none" and self.remat not in REMAT_POLICIES:
-            raise ValueError(f"remat={self.remat!r}: choose none, {', '.join(REMAT_POLICIES)}")
-
     def add_remat(self, function: Callable) -> Callable:
         """Makes a function of a layer keep what `remat` says."""
         if self.remat == "none":

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.execution import Experts
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.layers import draw_normal
 
 # Up to so many tokens all experts see all tokens, because their weights then take longer to read

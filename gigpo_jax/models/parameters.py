@@ -1,7 +1,6 @@
 """The parameters of a decoder: their tree, random ones, their number, and names of their axes."""
 
 import functools
-import operator
 from typing import Any
 
 import jax
@@ -64,17 +63,6 @@ def abstract_params(config: DecoderConfig, dtype: Any = jnp.float32) -> Params:
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0), dtype))
 
 
-def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
-    """Splits stacked layers into one tree a layer; with `config.for_cpu` in the layout for that."""
-    places = range(len(jax.tree.leaves(layers)[0]))
-    split = tuple(jax.tree.map(operator.itemgetter(index), layers) for index in places)
-    if config.for_cpu:
-        from gigpo_jax.models.on_cpu import transpose_kernels
-
-        split = tuple(map(transpose_kernels, split))
-    return split
-
-
 def param_count(config: DecoderConfig) -> int:
     """Number of parameters; a tied embedding counts once."""
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
@@ -85,8 +73,9 @@ def active_param_count(config: DecoderConfig) -> int:
     count = param_count(config)
     if config.experts is None:
         return count
-    idle_experts = len(config.layer_numbers(LAYERS)) * config.experts.count - config.route_width
-    return count - idle_experts * 3 * config.hidden_size * config.experts.width
+    from gigpo_jax.models.expert_numbers import count_idle_params
+
+    return count - count_idle_params(config)
 
 
 def logical_axes(config: DecoderConfig) -> Params:

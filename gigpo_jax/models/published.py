@@ -2,15 +2,9 @@
 
 from dataclasses import replace
 
-from gigpo_jax.models.decoder_config import (
-    FULL,
-    LINEAR,
-    SLIDING,
-    UNROTATED,
-    DecoderConfig,
-    ExpertConfig,
-)
+from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, UNROTATED, DecoderConfig
 from gigpo_jax.models.delta_config import DeltaConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 

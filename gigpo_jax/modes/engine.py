@@ -11,7 +11,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.devices.server_config import server_config
 from gigpo_jax.engines.endpoint.address import check_address

@@ -14,13 +14,14 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
 from gigpo_jax.learner.finite import FiniteCheck, NotFinite
+from gigpo_jax.learner.fitted_rows import updates_in_pieces
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packing import microbatch_tokens, packing_stats, stream_minibatches
-from gigpo_jax.learner.programs import start_state, updates_in_pieces
+from gigpo_jax.learner.programs import start_state
 from gigpo_jax.learner.rows import row_settings
 from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.policy import Policy, forward_function
-from gigpo_jax.rl import update
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.imitation_update import make_sft_update
 from gigpo_jax.rl.piecewise_update import PiecewiseUpdate
 from gigpo_jax.rl.train_step import Between
@@ -99,7 +100,7 @@ class Imitation:
             state_shardings=state_shardings,
             in_pieces=updates_in_pieces(config, policy.config, mesh),
         )
-        self._logprobs = update.make_logprobs(forward, chunk=chunk)
+        self._logprobs = make_logprobs(forward, chunk=chunk)
 
         self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
         restored = restore_state(self._checkpoints, self.state, state_shardings)

@@ -35,7 +35,7 @@ from gigpo_jax.run import report
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.cpu_estimate import describe_cpu_estimate, measure_flops
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
-from gigpo_jax.run.interrupts import Interrupts, UpdateStopped, wait_uninterrupted
+from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.open_policy import open_policy
@@ -246,7 +246,10 @@ class Trainer:
             self.timers.take()
         await self.finish_iteration()
         try:
-            await self.play_again()
+            if self.done and self.learner.older:
+                from gigpo_jax.modes.ahead import play_again
+
+                await play_again(self)
             while self.done < self.config.train.iterations:
                 with self.timers.time("iteration"):
                     self.begin_rollouts()
@@ -260,19 +263,6 @@ class Trainer:
                 rollout.cancel()
             await asyncio.gather(*self.rollouts, return_exceptions=True)
         report.print_end(self.config, self.workdir)
-
-    async def play_again(self) -> None:
-        """Plays the rollouts that a stopped run had begun, with the weights of that time."""
-        if self.done == 0:
-            return
-        remaining = self.config.train.iterations - self.done
-        for version, trained in self.learner.older[:remaining]:
-            self.worker.update_weights(self.learner.whole_policy(trained), version)
-            self.begin_rollout()
-            # To its end, before the weights of the next one arrive.
-            await self.hosts.share(self.rollouts[-1])
-        if self.rollouts:
-            self.worker.update_weights(self.learner.params, self.done)
 
     def begin_rollouts(self) -> None:
         """Begins rollouts until `train.max_staleness` run ahead of the learner."""
@@ -298,33 +288,18 @@ class Trainer:
     async def update(self, trajectories: list[Trajectory]) -> None:
         """Makes one iteration's updates; then the engine gets them.
 
-        While rollouts run, a thread makes them. The new weights wait for the end of the next
-        rollout: so an iteration learns from weights that are `train.max_staleness` updates old,
-        whatever takes longer. With `train.inflight` they do not wait, and this age is a bound. An
-        update that was begun is finished and counts, whatever becomes of the rollouts or the
+        An update that was begun is finished and counts, whatever becomes of the rollouts or the
         servers.
         """
-        if not self.rollouts:
+        if self.rollouts:
+            from gigpo_jax.modes.ahead import learn_beside_rollouts
+
+            await learn_beside_rollouts(self, trajectories)
+        else:
             # Gradients take the place of the engine's weights and cache (devices/memory.py).
             self.worker.engine.free_memory()
             self.pending = self.learn(trajectories)
             self.done += 1
-        else:
-            # A thread: the event loop goes on to feed the engine and the environments.
-            learning = asyncio.get_running_loop().run_in_executor(None, self.learn, trajectories)
-            try:
-                # `wait`, because a cancellation of this coroutine must not cancel the future of the
-                # thread.
-                await asyncio.wait({learning})
-            finally:
-                # The learner's state is donated to the update: until the thread returns, there is
-                # none to save.
-                self.pending = await wait_uninterrupted(learning)
-                self.done += 1
-            # It raises what the rollout failed with. In flight the weights wait for no rollout, but
-            # all hosts push together, or none does: they gather arrays from each other.
-            is_inflight = self.config.train.inflight
-            await self.hosts.share(asyncio.sleep(0) if is_inflight else self.rollouts[0])
         with self.timers.time("weight_sync"):
             self.worker.update_weights(self.learner.params, self.done)
 

@@ -333,31 +333,16 @@ def order_steps(columns: StepColumns) -> Steps:
     )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Credit:
-    """Statistics of anchor groups and advantages over the unmasked steps; all are 0 without steps.
-
-    Attributes:
-      anchor_group_size: [N] i32, number of steps with the step's anchor state, itself included; 0
-        where masked.
-      anchor_group_size_mean: [] f32, mean over anchor groups.
-      singleton_share: [] f32, share of steps that are alone in their anchor group.
-      zero_advantage_share: [] f32, share of steps that teach nothing: their total advantage is 0.
-      episode_norm, step_norm: [] f32, root mean square of these advantages over steps.
-    """
-
-    anchor_group_size: Array
-    anchor_group_size_mean: Array
-    singleton_share: Array
-    zero_advantage_share: Array
-    episode_norm: Array
-    step_norm: Array
-
-
 @jax.jit
-def measure_credit(advantages: Advantages, columns: StepColumns) -> Credit:
-    """Measures anchor groups and advantages of the same rows."""
+def measure_credit(advantages: Advantages, columns: StepColumns) -> dict[str, Array]:
+    """Measures anchor groups and advantages of the same rows; all numbers are 0 without steps.
+
+    Returns:
+      [] f32 over the unmasked steps: `anchor_group_size_mean`, the mean over anchor groups;
+      `singleton_share`, the steps that are alone in their anchor group; `zero_advantage_share`, the
+      steps that teach nothing, as their total advantage is 0; `episode_norm` and `step_norm`, the
+      root mean squares of these advantages.
+    """
     group = columns.group
     anchor = columns.anchor
     mask = columns.mask
@@ -376,11 +361,13 @@ def measure_credit(advantages: Advantages, columns: StepColumns) -> Credit:
     def share(condition: Array) -> Array:
         return jnp.sum(mask & condition) / steps
 
-    return Credit(
-        anchor_group_size=size,
-        anchor_group_size_mean=jnp.sum(mask) / anchor_groups,
-        singleton_share=share(size == 1),
-        zero_advantage_share=share(advantages.total == 0.0),
-        episode_norm=jnp.sqrt(jnp.sum(jnp.where(mask, advantages.episode, 0.0) ** 2) / steps),
-        step_norm=jnp.sqrt(jnp.sum(jnp.where(mask, advantages.step, 0.0) ** 2) / steps),
-    )
+    def norm(values: Array) -> Array:
+        return jnp.sqrt(jnp.sum(jnp.where(mask, values, 0.0) ** 2) / steps)
+
+    return {
+        "anchor_group_size_mean": jnp.sum(mask) / anchor_groups,
+        "singleton_share": share(size == 1),
+        "zero_advantage_share": share(advantages.total == 0.0),
+        "episode_norm": norm(advantages.episode),
+        "step_norm": norm(advantages.step),
+    }

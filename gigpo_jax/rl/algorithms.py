@@ -83,23 +83,6 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
     return algorithm
 
 
-def check_fixed_point(settings: Mapping[str, Any], gamma: float) -> None:
-    """Checks that values of states are unique.
-
-    Raises:
-      InputError: They are not: states on a loop that only truncated episodes pass have no way to
-        an end.
-    """
-    if settings.get("truncation") != "ignore" or settings.get("shrinkage") != 0 or gamma < 1:
-        return
-    raise InputError(
-        "a loop that only truncated episodes pass has no value with gamma 1",
-        key="config.rl.settings.truncation",
-        value="'ignore'",
-        fix="use gamma below 1, or shrinkage above 0",
-    )
-
-
 def make_advantages(
     name: str, preset: str, *, gamma: float, step_weight: float, normalize: str, **settings: Any
 ) -> Callable[[StepColumns], Advantages]:
@@ -125,7 +108,10 @@ def make_advantages(
     own_settings = {
         key: given_settings.get(key, setting.default) for key, setting in algorithm.settings.items()
     }
-    check_fixed_point(own_settings, gamma)
+    if "shrinkage" in own_settings:
+        from gigpo_jax.rl.fixed_point import check_fixed_point
+
+        check_fixed_point(own_settings, gamma)
     common: dict[str, Any] = {"gamma": gamma, "step_weight": step_weight, "normalize": normalize}
     common |= switches
     # Other fixed settings, such as the ratio, are read by the loss and not by the function.
@@ -135,12 +121,11 @@ def make_advantages(
         keywords = {**PRESETS[preset], **common, **own_settings}
         return _accept_no_rows(partial(algorithm.advantages, **keywords))
 
-    # The settings of the wrapper are its function's, all others its base's.
+    from gigpo_jax.rl.wrappers import bind_base
+
     wrapper = find_entry(name, ALGORITHMS, Algorithm, key="config.rl.algorithm")
-    wrapper_settings = {key: own_settings.pop(key) for key in wrapper.settings}
-    base_name = wrapper_settings.pop(BASE)
-    base = make_advantages(base_name, preset, **common, **own_settings)
-    return _accept_no_rows(partial(algorithm.advantages, base=base, **wrapper_settings))
+    make_base = partial(make_advantages, preset=preset, **common)
+    return _accept_no_rows(bind_base(wrapper, own_settings, make_base))
 
 
 def _accept_no_rows(advantages: partial[Advantages]) -> Callable[[StepColumns], Advantages]:

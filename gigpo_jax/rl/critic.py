@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from gigpo_jax.rl.losses import Sums
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import Metrics, Params, TrainState, TrainStep, Update
-from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.value_targets import ValueTargets
 
 # (the critic's parameters, other parameters, microbatch without the M axis) -> values before
 # response tokens [B, C] f32

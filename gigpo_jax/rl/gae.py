@@ -18,7 +18,8 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.types import StepColumns, ValueTargets
+from gigpo_jax.rl.types import StepColumns
+from gigpo_jax.rl.value_targets import ValueTargets
 
 
 class Gae(NamedTuple):

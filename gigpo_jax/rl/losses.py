@@ -34,7 +34,7 @@ class LossSettings:
         `Correction`; all but "none" need `batch.proximal`.
       importance_cap: Cap of the correction, greater than 0; greater than 1 for corrections that
         leave responses out.
-      ratio: Ratio that is clipped, see `rl.ratios`.
+      ratio: Ratio that is clipped, see `rl.response_ratios`.
       power: Function from the iteration [] i32 to p of the Hölder mean.
       mean: "tokens": the mean over all response tokens. "responses": the mean over responses of
         their token means. "constant": the mean over responses of their token sums, each divided by
@@ -161,9 +161,9 @@ def policy_loss(
 ) -> LossSums:
     """Sums the loss of PPO over tokens, with a dual clip, a KL term and an entropy bonus.
 
-    A token costs `surrogate_cost` of its ratio (`rl.ratios`), plus the KL term, minus the entropy
-    bonus. The old policy is `batch.proximal` where given, else `batch.behaviour`. Values in padding
-    have no effect. Sources: PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5.
+    A token costs `surrogate_cost` of its ratio, plus the KL term, minus the entropy bonus. The old
+    policy is `batch.proximal` where given, else `batch.behaviour`. Values in padding have no
+    effect. Sources: PPO, arXiv 1707.06347, eq. 7; dual clip, arXiv 1912.09729, eq. 5.
 
     Args:
       logprob: [B, C] f32, log-probabilities of the policy that is trained.
@@ -171,11 +171,7 @@ def policy_loss(
       batch: Microbatch without the M axis.
       settings: Settings of the loss.
       iteration: [] i32, argument of `settings.power` and `settings.token_advantages`.
-
-    Raises:
-      ValueError: A shape differs, or the batch lacks log-probabilities that the settings need.
     """
-    _check_shapes(logprob, batch, settings)
     weight = kept_weight(batch, settings).astype(jnp.float32)
 
     # A `where` and not a product with the weight: 0 times the NaN or infinity of padding is NaN.
@@ -311,16 +307,3 @@ def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> 
         # Responses of a row are numbered from 1.
         responses = jnp.sum(jnp.max(batch.responses, axis=-1))
     return jnp.maximum(responses, 1).astype(jnp.float32)
-
-
-def _check_shapes(logprob: Array, batch: StepBatch, settings: LossSettings) -> None:
-    for name in ("behaviour", "advantage", "weight", "reference", "proximal", "teacher"):
-        array = getattr(batch, name)
-        if array is not None and array.shape != logprob.shape:
-            raise ValueError(
-                f"{name} must have the shape of logprob {logprob.shape}, got {array.shape}"
-            )
-    if settings.kl_coef and batch.reference is None:
-        raise ValueError(f"kl_coef={settings.kl_coef} needs batch.reference (see make_logprobs)")
-    if settings.correction != "none" and batch.proximal is None:
-        raise ValueError(f"correction={settings.correction} needs batch.proximal")

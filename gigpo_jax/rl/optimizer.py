@@ -56,10 +56,6 @@ def make_optimizer(
       moment_dtype: Type of the stored first moment. The second is float32: a step changes it by
         1 - b2 of its size, which bfloat16 rounds away.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    if name not in OPTIMIZERS:
-        raise ValueError(f"name={name!r}: choose one of {', '.join(OPTIMIZERS)}")
     warmup = round(warmup_fraction * total)
     # From lr / warmup at the first iteration, since a rate of 0 would waste it, to lr
     # at the last one.

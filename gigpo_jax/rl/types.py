@@ -5,25 +5,9 @@ Shapes: M microbatches, B rows, T tokens in a row, C response tokens in a row, N
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-
-
-class ValueTargets(NamedTuple):
-    """Targets of a critic at response tokens: f32 arrays of one shape, mostly [M, B, C].
-
-    A critic of plans has [M, B, C, 3].
-
-    Attributes:
-      value: Estimate of the return before the token, made before the updates.
-      target: Target of the estimate.
-      weight: Weight of the token in the critic's loss; 0 for tokens without a target.
-    """
-
-    value: Any
-    target: Any
-    weight: Any
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +34,7 @@ class StepBatch:
         ratio is against these where they are there, else against `behaviour`.
       action_mask: [M, B, C] bool, tokens of the response's action span, or None.
       clip_scale: [M, B, C] f32, factor of the clips of a ratio other than hoelder_tokens, or None.
-      values: `ValueTargets`, or None.
+      values: `rl.value_targets.ValueTargets`, or None.
       teacher: [M, B, C] f32, nats; log-probabilities of a copy of the policy that has read the
         outcome of the action, or of another model; or None.
       images: `models.vision.vision.Images` of each microbatch, [M, ...], or None.
@@ -136,20 +120,6 @@ class StepColumns:
     tokens: Any = None
     token_value: Any = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Column(NamedTuple):
-    """What a column of a single method holds; padding is zeros.
-
-    Attributes:
-      dtype: Type of its numbers.
-      width: Numbers of a row: None for [N], 0 for [N, R] with one for each response token.
-      text: Description, with its unit.
-    """
-
-    dtype: str
-    width: int | None
-    text: str
 
 
 def collect_columns(**columns: Any) -> StepColumns:

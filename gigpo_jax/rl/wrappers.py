@@ -1,11 +1,13 @@
 """Algorithms that change the advantages of another one, their base."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import ReferenceTable, find_entry
+from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.algorithm_types import BASE, Algorithm
 
 
@@ -52,3 +54,20 @@ def join_base(
         fixed={**base.fixed, **wrapper.fixed},
         defaults={**base.defaults, **wrapper.defaults},
     )
+
+
+def bind_base(
+    wrapper: Algorithm, settings: Mapping[str, Any], make_base: Callable[..., Any]
+) -> partial[Advantages]:
+    """Builds the advantage function of a wrapper.
+
+    Args:
+      wrapper: The wrapper alone, not joined with its base.
+      settings: Settings of wrapper and base by name; the function of the wrapper gets its own, all
+        other ones are for the base.
+      make_base: Function (name, keyword settings) -> advantage function of the base.
+    """
+    base_settings = {key: value for key, value in settings.items() if key not in wrapper.settings}
+    wrapper_settings = {key: settings[key] for key in wrapper.settings}
+    base = make_base(wrapper_settings.pop(BASE), **base_settings)
+    return partial(wrapper.advantages, base=base, **wrapper_settings)

@@ -47,7 +47,9 @@ class EarlyEnd:
             # On its way out the coroutine hands the environment back to the pool.
             group.coroutines[member].cancel()
             trajectory = Trajectory(group.task, group.number, member)
-            trajectory.leave_unfinished()
+            reason = "enough other episodes of its group had ended"
+            trajectory.abort(reason, policy_dependent=False)
+            trajectory.unfinished = True
             # Each member has an entry at the end, whatever became of it.
             group.episodes[member] = (trajectory,)
 

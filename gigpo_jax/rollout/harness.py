@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.engines.base import Engine, SamplingParams
 from gigpo_jax.engines.endpoint.address import check_address
 from gigpo_jax.engines.endpoint.settings import EndpointSettings

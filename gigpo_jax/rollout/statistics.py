@@ -154,10 +154,11 @@ def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
     """
     # Environments that list no actions give no evidence for or against their anchors.
     listing_steps = [step for step in steps if step.turn.choices is not None]
+    anchors = [(step.episode.group, step.turn.anchor) for step in listing_steps]
     choices_by_anchor = defaultdict(set)
-    for step in listing_steps:
-        choices_by_anchor[step.group, step.turn.anchor].add(step.turn.choices)
-    return [len(choices_by_anchor[step.group, step.turn.anchor]) > 1 for step in listing_steps]
+    for step, anchor in zip(listing_steps, anchors, strict=True):
+        choices_by_anchor[anchor].add(step.turn.choices)
+    return [len(choices_by_anchor[anchor]) > 1 for anchor in anchors]
 
 
 def _has_regret(trajectory: Trajectory) -> bool:

@@ -7,8 +7,6 @@ values such as the iteration and the position in the metrics. Each has a checksu
 
 import contextlib
 import json
-import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.core.errors import InputError, StorageError, first_line, storage_fix
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable
 from gigpo_jax.rl.train_step import TrainState
 from gigpo_jax.run.checksums import checksum, digest
@@ -157,13 +155,9 @@ class Checkpointer:
         except Exception as err:
             # Read from the folder, not from Orbax, whose state is unknown after an error.
             numbers = [int(path.name) for path in self._checkpoint_folders()]
-            resume = f"continues from checkpoint {max(numbers)}" if numbers else "starts again"
-            code = _system_code(err)
-            reason = os.strerror(code) if code else first_line(err)
-            raise StorageError(
-                f"{self.directory}: a checkpoint cannot be written ({reason}); "
-                f"{storage_fix(code)}, then run the same command: it {resume}"
-            ) from err
+            from gigpo_jax.run.checkpoint_errors import storage_error
+
+            raise storage_error(self.directory, numbers, err) from err
 
     def _checkpoint_folders(self) -> list[Path]:
         """The complete checkpoints; none if a user deleted the folder."""
@@ -197,10 +191,3 @@ def parts_of(state: TrainState, prefix: str = "") -> dict[str, Any]:
 def state_of(parts: Mapping[str, Any], prefix: str = "") -> TrainState:
     """The train state of parts from `parts_of`."""
     return replace(parts[f"{prefix}rest"], params=parts[f"{prefix}params"])
-
-
-def _system_code(err: Exception) -> int | None:
-    """The operating system's number of an Orbax error, or None."""
-    # TensorStore's errors have the system's number only in their text.
-    match = re.search(r"\[os_error_code='?(\d+)", str(err))
-    return int(match[1]) if match else getattr(err, "errno", None)

@@ -1,15 +1,10 @@
 """SIGTERM and Ctrl-C: they end set-up, and ask a run that trains to stop with a checkpoint."""
 
-import asyncio
-import contextlib
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TypeVar
 
 from gigpo_jax.core.early_interrupts import INTERRUPTS
-
-_T = TypeVar("_T")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -71,11 +66,3 @@ class Interrupts:
         self.status = 128 + number
         if self._on_interrupt is not None:
             self._on_interrupt()
-
-
-async def wait_uninterrupted(work: asyncio.Future[_T]) -> _T:
-    """Waits for work that cannot be stopped, despite cancellations of this coroutine."""
-    while not work.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({work})
-    return work.result()

@@ -17,7 +17,7 @@ from gigpo_jax.env_bridge.freeze import write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import panels
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
-from gigpo_jax.learner.objective import action_tags
+from gigpo_jax.learner.signals.action_tags import action_tags
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout.curriculum import Curriculum
 from gigpo_jax.rollout.draws import draw_tasks

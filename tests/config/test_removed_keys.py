@@ -91,3 +91,10 @@ def test_a_removed_key_with_another_value_still_differs():
 def test_a_removed_key_says_what_became_of_it():
     with pytest.raises(InputError, match=r"optim\.b1: no such key any more: always 0\.9; leave it"):
         load_config("quickstart", ["--config.optim.b1=0.9"])
+
+
+def test_the_shape_of_random_weights_is_nothing_beside_a_path():
+    shape = {"rope_theta": 1e4}
+    saved = {"model": {"path": "models/alfworld_tiny", "shape": shape}}
+    assert with_defaults(saved, ()) == {"model.path": "models/alfworld_tiny"}
+    assert with_defaults({"model": {"shape": shape}}, ()) == {"model.shape.rope_theta": 1e4}

@@ -26,14 +26,9 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
-from gigpo_jax.models.decoder_config import (
-    FULL,
-    LINEAR,
-    SLIDING,
-    DecoderConfig,
-    ExpertConfig,
-)
+from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, DecoderConfig
 from gigpo_jax.models.delta_config import DeltaConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.files import save_weights, weights
 from gigpo_jax.models.files.save_weights import gather_to_host
@@ -45,8 +40,9 @@ from gigpo_jax.rl.critic import make_value_update
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import TrainState, init_state, shard_state
-from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import make_update
+from gigpo_jax.rl.value_targets import ValueTargets
 from gigpo_jax.run.checkpoint import Checkpointer
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.state_checkpoints import restore_state, save_state

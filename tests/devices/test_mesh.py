@@ -19,6 +19,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import AXES, gathered, learner_mesh, make_mesh, shard_by_rules
+from gigpo_jax.devices.mesh_grid import arrange_devices
 from gigpo_jax.models import decoder
 from gigpo_jax.models.published import PUBLISHED
 from tests.devices import multi_device
@@ -120,9 +121,10 @@ def test_only_devices_beside_those_of_an_engine_may_be_in_any_order(
 
     monkeypatch.setattr(mesh_utils, "create_device_mesh", no_block)
     devices = jax.devices()[:1]
-    assert make_mesh(1, 1, 1, devices=devices, engine_devices=1).size == 1
+    sizes = dict.fromkeys(AXES, 1)
+    assert arrange_devices(devices, sizes, engine_devices=1).shape == (1, 1, 1)
     with pytest.raises(AssertionError):
-        make_mesh(1, 1, 1, devices=devices)
+        arrange_devices(devices, sizes, engine_devices=0)
 
 
 def abstract_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.AbstractMesh:

@@ -33,15 +33,15 @@ STOP = ("</action>",)
     ],
 )
 def test_the_completing_token_is_found(pieces, start, index):
-    stops = StopStrings(Pieces(*pieces), len(pieces))
+    stops = StopStrings(Pieces(*pieces))
     assert stops.find_completion(list(range(len(pieces))), start, STOP) == index
 
 
 def test_the_first_of_several_strings_wins():
-    stops = StopStrings(Pieces("a", "b", "é", "c"), 4)
+    stops = StopStrings(Pieces("a", "b", "é", "c"))
     assert stops.find_completion([0, 1, 2, 3], 0, ("c", "é", "bé")) == 2
 
 
 def test_a_single_token_is_recognised_only_if_it_is_the_string():
-    assert StopStrings(Pieces("x", "</action>"), 2).single_token("</action>") == 1
-    assert StopStrings(Pieces("</", "action>"), 2).single_token("</action>") is None
+    assert StopStrings(Pieces("x", "</action>")).single_token("</action>") == 1
+    assert StopStrings(Pieces("</", "action>")).single_token("</action>") is None

@@ -14,6 +14,7 @@ from gigpo_jax.engines.endpoint.interfaces import INTERFACES, RequestReader
 from gigpo_jax.engines.endpoint.requests import read_outcome
 from gigpo_jax.engines.endpoint.responses import remember_chat
 from gigpo_jax.engines.endpoint.settings import EndpointSettings
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.chat_template import ChatTemplate
 from tests.engines.endpoint import bigram
 from tests.fuzz.inputs import dump, parse_object
@@ -30,7 +31,7 @@ def read_chat(data: bytes) -> None:
     content = parse_object(data)
     if isinstance(content.get("messages"), list):
         tools = content.get("tools") if isinstance(content.get("tools"), list) else []
-        text = words().chat_text(content["messages"], tools)
+        text = chat_text(words(), content["messages"], tools)
         words().encode(text.encode(errors="replace").decode())
         if isinstance(content.get("template"), str):
             template = ChatTemplate(content["template"], {"bos_token": "<s>"})

@@ -21,8 +21,9 @@ from gigpo_jax.models import decoder, lora
 from gigpo_jax.policy import Policy, lora_config
 from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
 from gigpo_jax.rl.train_step import select_microbatch
-from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs
+from gigpo_jax.rl.value_targets import ValueTargets
 from gigpo_jax.trajectory import Step, StepCredit
 from tests.learner.test_learner_updates import SHAPE, find_signal, learn_steps, start
 

@@ -32,6 +32,7 @@ from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl import update
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.types import StepBatch
@@ -179,7 +180,7 @@ def test_two_iterations_of_two_epochs_by_hand() -> None:
     optimizer = make_config_optimizer(config, config.train.iterations)
     settings = {"chunk": config.batch.logprob_chunk, "temperature": 0.7}
     step = update.make_update(forward, optimizer, LossSettings(0.2, 0.2, kl_coef=0.5), **settings)
-    logprobs = update.make_logprobs(forward, **settings)
+    logprobs = make_logprobs(forward, **settings)
     state = init_state(start(), optimizer)
     first_mismatches = []
     for iteration, (_, credit) in enumerate(iterations):

@@ -33,11 +33,10 @@ from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs
 from gigpo_jax.tools.credit.gradients import fold_array, group_gradients
-from gigpo_jax.trajectory import Step
 from tests.models.shapes import VISION, VL, VL3, random_params
 from tests.models.vision.test_images import random_image
 from tests.pictures import IMAGES, PROMPTS, read_prompts, small_config
-from tests.turns import make_turn
+from tests.turns import make_step, make_turn
 
 
 def test_a_prompt_of_text_alone_is_as_one_without_images() -> None:
@@ -205,7 +204,7 @@ def test_gradients_of_steps_are_those_of_their_pictures() -> None:
         make_turn(prompt_tokens=text, response_tokens=response, images=shown)
         for shown in (images, other)
     ]
-    steps = [Step(n, 0, n, turn) for n, turn in enumerate(turns)]
+    steps = [make_step(n, 0, turn, group=n) for n, turn in enumerate(turns)]
     policy = Policy(VL, params, word_tokenizer([]))
     got = group_gradients(config, policy, make_mesh(1, 1, 1), params, steps)(np.ones(2))
 

@@ -16,7 +16,8 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.models import decoder
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.routes import chosen_experts
 from gigpo_jax.policy import Policy, check_shape, forward_function
 from gigpo_jax.rl.imitation_update import make_sft_update

@@ -13,15 +13,15 @@ from gigpo_jax.learner.step_columns import (
     step_columns,
 )
 from gigpo_jax.rl.types import StepColumns
-from gigpo_jax.trajectory import Step, Trajectory, finished_steps
-from tests.turns import make_turn
+from gigpo_jax.trajectory import Trajectory, finished_steps
+from tests.turns import make_step, make_turn
 
 
 def test_optional_columns_are_collected_only_where_needed():
     optional = {field.name for field in dataclasses.fields(StepColumns) if field.default is None}
     rows = [("a", 4, 0), ("a", 4, 1), ("b", 4, 2), ("c", 7, 0), ("a", 7, 1)]
     steps = [
-        Step(trajectory, number, 0, make_turn(action=f"go {n}", anchor=anchor))
+        make_step(trajectory, number, make_turn(action=f"go {n}", anchor=anchor))
         for n, (anchor, trajectory, number) in enumerate(rows)
     ]
     plain = step_columns(steps)

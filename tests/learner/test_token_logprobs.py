@@ -10,10 +10,12 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import default_config
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.samples import Sample, step_samples
+from gigpo_jax.learner.signals.policy_scores import token_means
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder
 from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.trajectory import Step, Turn
+from tests.turns import make_step
 
 
 def small() -> ConfigDict:
@@ -45,7 +47,7 @@ def step(number: int, rng: np.random.Generator, vocabulary: int) -> Step:
         "",
         0,
     )
-    return Step(number, 0, 0, turn)
+    return make_step(number, 0, turn)
 
 
 def pad_texts(samples: Sequence[Sample]) -> np.ndarray:
@@ -63,7 +65,7 @@ def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None
     rng = np.random.default_rng(0)
     samples = step_samples([step(number, rng, policy.config.vocab_size) for number in range(23)])
     scores = make_token_logprobs(config, policy, mesh, temperature)(policy.params, None, samples)
-    means = scores.means()
+    means = {"logprob": token_means(scores.logprob), "entropy": token_means(scores.entropy)}
     assert len(scores.entropy) == len(scores.logprob) == len(samples)
     logits = decoder.logits(policy.config, policy.params, pad_texts(samples))
     whole = np.asarray(jax.nn.log_softmax(logits.astype(np.float32) / (temperature or 1.0)))

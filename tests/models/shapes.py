@@ -10,18 +10,12 @@ import numpy as np
 
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
-from gigpo_jax.models.decoder_config import (
-    FULL,
-    LINEAR,
-    SLIDING,
-    STACKS,
-    UNROTATED,
-    ExpertConfig,
-)
+from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, STACKS, UNROTATED
 from gigpo_jax.models.delta_config import DeltaConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.parameters import split_layers
 from gigpo_jax.models.rope_scaling import LinearScaling, RopeScaling, YarnScaling
+from gigpo_jax.models.separate_layers import split_layers
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 # name -> (query heads, key/value heads, tied, theta, more); heads are 8 wide if not said otherwise,

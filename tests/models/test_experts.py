@@ -13,7 +13,7 @@ from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Params
-from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts, multiply_transposed
 from gigpo_jax.models.routes import chosen_experts, merge_routes
 from tests.models.shapes import SMALL, on_cpus, random_params

@@ -14,7 +14,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.engines.base import Completion, EngineLost
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.main import main

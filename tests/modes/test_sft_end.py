@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.config import default_config
-from gigpo_jax.learner import programs
+from gigpo_jax.learner import fitted_rows
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes import sft
 from gigpo_jax.policy import Policy
@@ -44,7 +44,7 @@ def test_a_slow_update_says_how_long_the_rest_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As for a large model on a CPU: each microbatch is a device call.
-    monkeypatch.setattr(programs, "SLOW_FLOP", 0)
+    monkeypatch.setattr(fitted_rows, "SLOW_FLOP", 0)
     notes: list[str] = []
     monkeypatch.setattr(Bar, "note", lambda self, text: notes.append(text))
     flags = ("--config.sft.episodes=4", "--config.sft.epochs=2", "--config.sft.minibatch=64")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gigpo_jax.learner import programs
+from gigpo_jax.learner import fitted_rows
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rollout.evaluator import Evaluator
@@ -414,7 +414,7 @@ def test_a_signal_drops_an_update_in_pieces(
     flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As for a large model on a CPU: each microbatch is a device call.
-    monkeypatch.setattr(programs, "SLOW_FLOP", 0)
+    monkeypatch.setattr(fitted_rows, "SLOW_FLOP", 0)
     monkeypatch.setattr(cpu_estimate, "LONG_HOURS", 0)
     words = [*flags, "--config.checkpoint.every=1", "--config.train.iterations=2"]
     learn = Learner.learn

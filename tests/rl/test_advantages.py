@@ -338,7 +338,7 @@ def test_all_masked_and_empty_batches_are_zero():
     empty = {name: x[:0] for name, x in batch.items()}
     result = gigpo_advantages(**empty, **STEP)
     assert result.total.shape == (0,)
-    assert float(measure_credit(result, collect_columns(**empty)).singleton_share) == 0.0
+    assert float(measure_credit(result, collect_columns(**empty))["singleton_share"]) == 0.0
 
 
 def test_large_identifiers_are_told_apart():
@@ -355,15 +355,14 @@ def test_credit_by_hand():
     got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     batch = padded(BY_HAND)
     seen = measure_credit(got, collect_columns(**batch))
-    np.testing.assert_array_equal(seen.anchor_group_size[:6], [3, 1, 3, 3, 1, 0])
-    np.testing.assert_allclose(seen.anchor_group_size_mean, 5 / 3, rtol=1e-6)
+    np.testing.assert_allclose(seen["anchor_group_size_mean"], 5 / 3, rtol=1e-6)
     np.testing.assert_allclose(
-        [seen.singleton_share, seen.zero_advantage_share], [2 / 5, 1 / 5], rtol=1e-6
+        [seen["singleton_share"], seen["zero_advantage_share"]], [2 / 5, 1 / 5], rtol=1e-6
     )
     episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
-    np.testing.assert_allclose(seen.episode_norm, np.sqrt(np.mean(episode**2)), rtol=1e-5)
-    np.testing.assert_allclose(seen.step_norm, np.sqrt(np.mean(step**2)), rtol=1e-5)
+    np.testing.assert_allclose(seen["episode_norm"], np.sqrt(np.mean(episode**2)), rtol=1e-5)
+    np.testing.assert_allclose(seen["step_norm"], np.sqrt(np.mean(step**2)), rtol=1e-5)
 
 
 def test_misuse_is_named():

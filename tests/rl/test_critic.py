@@ -13,7 +13,8 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.rl.critic import make_value_update, value_loss
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import init_state
-from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.value_targets import ValueTargets
 
 
 def test_the_loss_by_hand() -> None:

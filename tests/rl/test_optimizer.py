@@ -81,8 +81,3 @@ def test_a_layer_does_not_change_the_update_of_another() -> None:
         alone["layers"]["up"]["kernel"][0], both["layers"]["up"]["kernel"][0], rtol=1e-5, atol=1e-6
     )
     assert not np.any(alone["layers"]["up"]["kernel"][1])
-
-
-def test_an_unknown_optimizer_is_refused() -> None:
-    with pytest.raises(ValueError, match="name='lion': choose one of adamw, muon"):
-        make_optimizer(lr=1.0, name="lion")

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.response_ratios import response_numbers
 from gigpo_jax.rl.train_step import init_state
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import make_logprobs, make_update
+from gigpo_jax.rl.update import make_update
 from tests.rl.test_losses import responses, tokens
 from tests.rl.test_update_settings import forward, make_batch, params
 

@@ -12,11 +12,12 @@ import pytest
 
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import TrainState, init_state
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import make_logprobs, make_update
+from gigpo_jax.rl.update import make_update
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 OPTIMIZER = make_optimizer(lr=1e-2)

@@ -14,6 +14,7 @@ from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.modes.sft import _encode_prompts
@@ -53,8 +54,8 @@ def test_a_prompt_is_what_the_template_writes_around_the_sampled_tokens():
         {"role": "assistant", "content": "open the drawer"},
         {"role": "user", "content": "now a ring in it can open close"},
     ]
-    assert first.tokens == TOKENIZER.encode(TOKENIZER.chat_text(messages[:2]))
-    assert second.tokens == TOKENIZER.encode(TOKENIZER.chat_text(messages))
+    assert first.tokens == TOKENIZER.encode(chat_text(TOKENIZER, messages[:2]))
+    assert second.tokens == TOKENIZER.encode(chat_text(TOKENIZER, messages))
     # A response that its limit cut, or a stop string, has no end: the turn is closed after it.
     _, cut = continue_chat([sampled], ["nothing in it", "a ring in it"])
     assert cut.tokens == second.tokens

@@ -180,7 +180,7 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
         assert (first_turn.observation, first_turn.anchor) == episode.past.state
         assert len(episode.past.actions) + len(episode.turns) <= 8
     steps = finished_steps(episodes)
-    assert not any(step.forked for step in steps)
+    assert not any(step.episode.is_forked for step in steps)
     metrics = rollout_metrics(episodes, ())
     whole = [episode for episode in episodes if episode.past is BEGINNING]
     assert metrics["episode/success_rate"] == pytest.approx(np.mean([e.won for e in whole]))

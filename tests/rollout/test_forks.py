@@ -186,7 +186,7 @@ def test_statistics_of_episodes_leave_forks_out() -> None:
     assert metrics["rollout/fork_success_rate"] == 0
     assert metrics["rollout/saved_tokens"] == 6
     assert metrics["rollout/generated_tokens"] == 27
-    assert [step.forked for step in steps] == [False] * 5 + [True] * 4
+    assert [step.episode.is_forked for step in steps] == [False] * 5 + [True] * 4
     # The whole return of the fork is the lost episode's.
     assert not has_contrast([lost, fork])
     assert has_contrast([won, fork])

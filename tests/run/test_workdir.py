@@ -60,6 +60,15 @@ def test_a_config_of_before_a_key_was_there_means_its_default(tmp_path: Path):
         opened(tmp_path, config)
 
 
+def test_the_shape_of_random_weights_may_differ_beside_a_path(tmp_path: Path):
+    config = default_config().unlock()
+    config.model.path = "models/alfworld_tiny"
+    config.model.shape.rope_theta = 1e4
+    claim_workdir(tmp_path, config)
+    config.model.shape.rope_theta = 1e6
+    opened(tmp_path, config)
+
+
 def test_until_a_run_has_started_any_config_may_open_it(tmp_path: Path):
     config = default_config()
     config.optim.lr = 0.5

@@ -14,6 +14,7 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.endpoint.tools import restore_sampled_calls
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -150,7 +151,7 @@ def read_chat_request(
         tools = []
         schemas = {}
     try:
-        prompt = tokenizer.chat_text(restore_sampled_calls(messages, sampled_texts), tools)
+        prompt = chat_text(tokenizer, restore_sampled_calls(messages, sampled_texts), tools)
     except (InputError, RecursionError) as err:
         raise RequestError(str(err), param="messages") from err
     observation = ""

@@ -58,7 +58,7 @@ class HeldTokens:
             return
         # Never with the last token, which the cache has only where the device went on behind a stop
         # string. It does so by chance, and the bits of a token that is read are others.
-        tokens = np.append(request.prefix_content, completion.tokens[:-1])
+        tokens = np.append(prefix_content(request), completion.tokens[:-1])
         self.kept.keep(slot, tokens, request.params.session)
 
     def place_prefills(
@@ -79,7 +79,7 @@ class HeldTokens:
         new_requests = []
         # First those that continue a slot, so that no other prompt of the round takes it.
         for request in requests:
-            continued = self.kept.take_continued(request.prefix_content, request.params.session)
+            continued = self.kept.take_continued(prefix_content(request), request.params.session)
             if continued is None:
                 new_requests.append(request)
                 continue
@@ -93,7 +93,7 @@ class HeldTokens:
         # it.
         for request in new_requests:
             offered_slots = self.kept.offer_slots(free_slots())
-            prefill = self.prefixes.place_prefill(request.prefix_content, offered_slots)
+            prefill = self.prefixes.place_prefill(prefix_content(request), offered_slots)
             if self.reader.ends is not None and not self.reader.ends.outlasts(request):
                 self.prefixes.forget_end(prefill.slot)
             self.kept.give_up(prefill.slot)
@@ -131,3 +131,15 @@ def hold_tokens(
         ends_only=ends is not None and ends.are_only,
     )
     return HeldTokens(reader, prefixes, keeps_responses=settings.keep_responses)
+
+
+def prefix_content(request: Request) -> np.ndarray:
+    """Token ids [P] of a prompt, where an image token has a hash of its image instead.
+
+    Two prompts share a prefix, images included, exactly where these arrays are equal.
+    """
+    if request.images is None:
+        return request.prompt
+    from gigpo_jax.engines.prompt_images import hash_images
+
+    return hash_images(request.prompt, request.images)

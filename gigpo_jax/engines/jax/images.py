@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gigpo_jax.engines.jax.image_inputs import ImageInputs
 from gigpo_jax.engines.jax.placement import SLOTS
 from gigpo_jax.engines.jax.programs import Programs
-from gigpo_jax.engines.jax.slots import ImageInputs
 from gigpo_jax.engines.request import Request
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.vision.images import ImagePatches

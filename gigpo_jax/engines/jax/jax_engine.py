@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,7 +36,6 @@ from gigpo_jax.engines.request import (
     Snapshot,
     Weights,
     check_prompt,
-    resolve_requests,
     select_stop_ids,
 )
 from gigpo_jax.engines.stopping import StopStrings
@@ -114,7 +114,7 @@ class JaxEngine:
 
             self._held = hold_tokens(self._programs, settings, self._partitions, make_image_rows)
 
-        self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
+        self._stops = StopStrings(tokenizer) if tokenizer is not None else None
         self._leaf_types = describe_leaves(params)
         # The weights of new requests, and the weights that the slots use now.
         self._newest: Weights | None = Weights(self._programs.prepare_params(params), version)
@@ -182,16 +182,18 @@ class JaxEngine:
             # and nobody would answer it, or `update_weights` would not see that its weights are
             # still needed.
             request = self._make_request(tokens, params, images, weights)
-            request.on_tokens = on_tokens
+            if on_tokens is not None:
+                loop = asyncio.get_running_loop()
+                request.on_tokens = lambda drawn: loop.call_soon_threadsafe(on_tokens, drawn)
             self._waiting.append(request)
             self._wake.notify()
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
-                return await request.future
+                return await asyncio.wrap_future(request.future)
         finally:
             # If this coroutine was cancelled or timed out, the slot is free for others. The thread
-            # looks at the mark between two rounds; it cannot be interrupted within one.
-            request.cancelled = True
+            # looks at the future between two rounds; it cannot be interrupted within one.
+            request.future.cancel()
             # The traceback of an error would keep the weights in memory.
             del request, weights
 
@@ -284,8 +286,7 @@ class JaxEngine:
             from gigpo_jax.engines.prompt_images import check_images
 
             images = check_images(self.config.vision, prompt, images)
-        future = asyncio.get_running_loop().create_future()
-        return Request(prompt, params, stop_ids, weights, future, images)
+        return Request(prompt, params, stop_ids, weights, Future(), images)
 
     def _serve_requests(self) -> None:
         """Runs rounds until the engine is closed, as the body of the thread."""
@@ -440,7 +441,8 @@ class JaxEngine:
             from gigpo_jax.engines.jax.slot_routes import read_slot_routes
 
             ended = read_slot_routes(self._programs, ended, self._partitions, self.slots)
-        resolve_requests((request, completion) for _, request, completion in ended)
+        for _, request, completion in ended:
+            request.resolve(completion)
 
     def _drop_cancelled(self) -> None:
         self._table.release_cancelled()

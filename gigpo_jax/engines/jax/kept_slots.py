@@ -55,7 +55,7 @@ class KeptSlots:
         self._superseded.clear()
 
     def keep(self, slot: int, tokens: np.ndarray, session: Session | None) -> None:
-        """Enters a free slot whose cache holds `tokens` [N], as in `Request.prefix_content`."""
+        """Enters a free slot whose cache holds `tokens` [N], as in `held_tokens.prefix_content`."""
         sequence = KeptSequence(session, tokens.size, _hash_tokens(tokens))
         self._sequences[slot] = sequence
         self._slots[session].setdefault(sequence, []).append(slot)
@@ -67,7 +67,7 @@ class KeptSlots:
         elsewhere.
 
         Args:
-          prompt: [P], as in `Request.prefix_content`.
+          prompt: [P], as in `held_tokens.prefix_content`.
           session: Session of the request.
 
         Returns:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.experimental.layout import Format, Layout
@@ -12,8 +12,10 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import kernels_for
 from gigpo_jax.models.cache import memory_order
-from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.execution import Experts
+
+if TYPE_CHECKING:
+    from gigpo_jax.models.expert_config import ExpertConfig
 
 SLOTS = "slots"
 TENSOR = "tensor"
@@ -28,6 +30,11 @@ class Placement:
     """
 
     device: jax.Device
+
+    @property
+    def is_one_device(self) -> bool:
+        """Whether parameters are used as they are, on the device that holds them."""
+        return True
 
     @property
     def partitions(self) -> int:
@@ -64,7 +71,7 @@ class Placement:
             return "cpu"
         return kernels_for(self.device)
 
-    def experts(self, experts: ExpertConfig | None) -> Experts | None:
+    def experts(self, experts: "ExpertConfig | None") -> Experts | None:
         """Makes the function for the experts of a model, None for a model without any."""
         if experts is None:
             return None

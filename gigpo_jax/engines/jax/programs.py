@@ -14,8 +14,6 @@ from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS, KVCache, cache_length
-from gigpo_jax.models.decoder_config import STACKS
-from gigpo_jax.models.parameters import split_layers
 
 
 @dataclass(frozen=True)
@@ -109,33 +107,20 @@ class Programs:
         A leaf with the right dtype and place is not copied, except for bfloat16 on CPUs. All hosts
         must call this in the same order: it gathers over their devices.
         """
-        leaves, tree = jax.tree.flatten(params)
-        shardings = [self.placement.gathered_sharding(leaf) for leaf in leaves]
-        # Only leaves that differ are copied: with an adapter nearly all have the right dtype.
-        changed_indices = []
-        for index, (leaf, sharding) in enumerate(zip(leaves, shardings, strict=True)):
-            is_in_place = not sharding or leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
-            if leaf.dtype != self.dtype or not is_in_place:
-                changed_indices.append(index)
-        if changed_indices:
-            changed = [leaves[index] for index in changed_indices]
-            gathered = self.run_program(
-                ("hand-over",),
-                self.placement.cast_before_gather(changed, self.dtype),
-                changed,
-                out_shardings=[shardings[index] for index in changed_indices],
-            )
-            for index, leaf in zip(changed_indices, gathered, strict=True):
-                leaves[index] = leaf
-        prepared = jax.tree.unflatten(tree, [self.localize_leaf(leaf) for leaf in leaves])
-        # After the cast. XLA copies a layer out of its stack for every token. On GPUs layers that
-        # the engine shares with the learner stay there: apart they would be a second copy.
-        copies = {index for index, leaf in enumerate(leaves) if leaf.ndim > 2} <= {*changed_indices}
-        if self.config.for_cpu or (copies and self.placement.device.platform == "gpu"):
-            split = functools.partial(split_layers, self.config)
-            for stack in prepared.keys() & set(STACKS):
-                prepared[stack] = self.run_program(("layers apart", stack), split, prepared[stack])
-        return prepared
+        leaves = jax.tree.leaves(params)
+        is_whole = self.placement.is_one_device and not self.config.for_cpu
+        if is_whole and all(leaf.dtype == self.dtype for leaf in leaves):
+            return params
+        from gigpo_jax.engines.jax.prepared_params import prepare_params
+
+        return prepare_params(
+            self.config,
+            self.placement,
+            params,
+            self.dtype,
+            run_program=self.run_program,
+            localize_leaf=self.localize_leaf,
+        )
 
     def prefill_prompts(self, params: decoder.Params, batch: PromptBatch) -> jax.Array:
         """Prefills prompts and draws their first tokens; see `slots.prefill_prompts`."""
@@ -220,15 +205,17 @@ class Programs:
         """Runs a function of (params, cache, slots, message), and keeps its cache and slots."""
         placement = self.placement
         entries = placement.cache_sharding(self.config.num_kv_heads)
-        windows = KVCache(entries, entries) if self.config.num_window_layers else None
-        cache_shardings = KVCache(entries, entries, windows=windows)
-        if self.settings.keeps_routes:
-            cache_shardings = replace(cache_shardings, routes=placement.route_sharding)
-        if self.config.delta is not None:
-            # A state is whole on each device of a partition, as its layer's weights are.
-            states = placement.sharding(None, SLOTS)
-            checkpoints = states if self.settings.prefill_chunk else None
-            cache_shardings = replace(cache_shardings, states=states, checkpoints=checkpoints)
+        cache_shardings = KVCache(entries, entries)
+        if self.settings.keeps_routes or self.config.layer_types:
+            from gigpo_jax.engines.jax.special_shardings import special_shardings
+
+            cache_shardings = special_shardings(
+                self.config,
+                placement,
+                entries,
+                keeps_routes=self.settings.keeps_routes,
+                keeps_checkpoints=self.settings.prefill_chunk > 0,
+            )
         state_shardings = (cache_shardings, placement.sharding(SLOTS))
         # On the first call and after `reset`. The whole cache need not fit one device: by the
         # shardings of the result each device creates its shard.

@@ -17,7 +17,7 @@ from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.sample import sample_tokens, token_keys
 
 if TYPE_CHECKING:
-    from gigpo_jax.models.vision.vision import Features
+    from gigpo_jax.engines.jax.image_inputs import ImageInputs
 
 STOP_IDS = 16  # largest number of stop token ids of a request
 SETTINGS = 8  # columns of a request before its stop ids and its tokens
@@ -61,22 +61,6 @@ class SlotState:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ImageInputs:
-    """Images of a batch of prompts, for a model that reads images.
-
-    Attributes:
-      positions: [B, 3, T] i32, rotary positions (time, height, width) of the tokens.
-      shift: [B] i32, as in `SlotState`.
-      features: image features in the places of their tokens, B x T.
-    """
-
-    positions: Any
-    shift: Any
-    features: "Features"
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
 class PromptBatch:
     """Prompts, or chunks of prompts, that one device call prefills.
 
@@ -86,7 +70,7 @@ class PromptBatch:
     """
 
     rows: Any
-    images: ImageInputs | None = None
+    images: "ImageInputs | None" = None
 
 
 def init_slots(slots: int, *, shifted: bool = False) -> SlotState:

@@ -16,8 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gigpo_jax.engines.jax.placement import SLOTS, TENSOR, Placement, is_sharded
-from gigpo_jax.models.decoder_config import ExpertConfig
 from gigpo_jax.models.execution import Experts
+from gigpo_jax.models.expert_config import ExpertConfig
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class SplitPlacement(Placement):
     mesh: Mesh | None = None
     learner_mesh: Mesh | None = None
     reserved: bool = False
+
+    @property
+    def is_one_device(self) -> bool:
+        """Whether parameters are used as they are, on the device that holds them."""
+        return False
 
     @property
     def partitions(self) -> int:

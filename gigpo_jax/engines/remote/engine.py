@@ -130,7 +130,7 @@ class RemoteEngine:
         # Servers may outlive a run: its labels must differ from those of the run before.
         self._run = secrets.token_hex(4)
         self._version = version
-        self._stops = StopStrings(tokenizer, config.vocab_size) if tokenizer is not None else None
+        self._stops = StopStrings(tokenizer) if tokenizer is not None else None
         self.retries = 0
         self.last_push: dict[str, float] = {}
         adapter = lora.detach_adapter(params)

@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
 from gigpo_jax.envs import registry
-from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.action_tags import action_tags
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.spans import ActionMask, action_masks
 from gigpo_jax.policy import Policy

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.mesh import with_shardings
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.learner.critic_model import (
     TokenValues,
     abstract_critic_params,
@@ -37,7 +37,8 @@ from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl import gae
 from gigpo_jax.rl.train_step import Metrics
-from gigpo_jax.rl.types import StepBatch, ValueTargets
+from gigpo_jax.rl.types import StepBatch
+from gigpo_jax.rl.value_targets import ValueTargets
 from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.trajectory import Step

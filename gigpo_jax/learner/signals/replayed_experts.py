@@ -12,6 +12,7 @@ from gigpo_jax.devices.mesh import ROWS
 from gigpo_jax.learner.expected_tokens import stored_rows
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.expert_numbers import route_width
 from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.policy import Policy
 
@@ -25,7 +26,7 @@ class ReplayedExperts(Signal):
         assert shape.experts is not None
         itemsize = route_dtype(shape.experts.count).itemsize
         tokens = stored_rows(config) * config.batch.row_length
-        return {REPLAYED: tokens * shape.route_width * itemsize}
+        return {REPLAYED: tokens * route_width(shape) * itemsize}
 
     @classmethod
     def abstract_arrays(
@@ -35,7 +36,7 @@ class ReplayedExperts(Signal):
         experts = policy.config.experts
         assert experts is not None
         array = jax.ShapeDtypeStruct(
-            (stored_rows(config), config.batch.row_length, policy.config.route_width),
+            (stored_rows(config), config.batch.row_length, route_width(policy.config)),
             route_dtype(experts.count),
             sharding=NamedSharding(mesh, P(ROWS)),
         )

@@ -26,7 +26,7 @@ from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.step_columns import JoinRows
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.run.newest import newest_record
 from gigpo_jax.trajectory import Step
 
@@ -143,7 +143,8 @@ def _episode_rows(steps: Sequence[Step]) -> tuple[np.ndarray, np.ndarray]:
 
 def _type_lanes(step: Step) -> tuple[int, int]:
     # Types of two environments of a mix are two types, whatever their names.
-    return anchor_hash(f"{step.environment}/{step.type}")
+    task = step.episode.task
+    return anchor_hash(f"{task.environment}/{task.type}")
 
 
 def _type_key(step: Step) -> str:

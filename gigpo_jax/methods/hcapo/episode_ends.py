@@ -11,7 +11,8 @@ import numpy as np
 
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.hindsight import HindsightSignal
-from gigpo_jax.rl.types import Column
+from gigpo_jax.learner.signals.policy_scores import token_means
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step
 
 SECTION = "The episode will end with: "
@@ -36,7 +37,8 @@ class EpisodeEnds(HindsightSignal):
         ends = find_ends(scored.steps)
         contexts = [SECTION + ends[step.trajectory] for step in scored.steps]
         samples = self.hindsight_samples(scored, contexts)
-        return {"hindsight_logprob": scored.score_samples(samples).means()["logprob"]}
+        scores = scored.score_samples(samples)
+        return {"hindsight_logprob": token_means(scores.logprob)}
 
 
 def find_ends(steps: Sequence[Step]) -> dict[int, str]:

@@ -12,14 +12,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.scored_steps import CreditedSteps
+from gigpo_jax.learner.signals.action_tags import action_tags
 from gigpo_jax.learner.signals.critic import Critic, ReadValues
 from gigpo_jax.methods.hiper.advantages import PLAN_VALUES
 from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column, ValueTargets
+from gigpo_jax.rl.column import Column
+from gigpo_jax.rl.value_targets import ValueTargets
 
 _THREE = np.dtype((np.float32, len(PLAN_VALUES)))  # three numbers a token
 

@@ -9,13 +9,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
-from gigpo_jax.learner.objective import action_tags
 from gigpo_jax.learner.scored_steps import ScoredSteps
+from gigpo_jax.learner.signals.action_tags import action_tags
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.hiper.response_parts import PartReader, part_reader
 from gigpo_jax.methods.hiper.subgoals import SUBGOAL, SubgoalResponse, read_subgoal
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step
 
 

@@ -13,10 +13,11 @@ from gigpo_jax.envs import registry
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
+from gigpo_jax.learner.signals.policy_scores import token_means
 from gigpo_jax.models.text.continuation import continue_response
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step
 
 
@@ -65,7 +66,7 @@ class KnownAnswers(Signal):
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
         """Whether every task has a known answer."""
         del config, policy
-        return all(step.answer for step in steps)
+        return all(step.episode.task.answer for step in steps)
 
     @classmethod
     def start(cls, config: ConfigDict, policy: Policy, mesh: jax.sharding.Mesh) -> Self:
@@ -76,7 +77,8 @@ class KnownAnswers(Signal):
     def compute_columns(self, scored: ScoredSteps) -> dict[str, np.ndarray]:
         """The mean over the tokens of each answer, [N] f32."""
         samples = [self._answer_sample(step) for step in scored.steps]
-        return {"answer_logprob": scored.score_samples(samples).means()["logprob"]}
+        scores = scored.score_samples(samples)
+        return {"answer_logprob": token_means(scores.logprob)}
 
     def _answer_sample(self, step: Step) -> Sample:
         """The answer as the response to the step's prompt, within the length limit of samples.
@@ -84,7 +86,8 @@ class KnownAnswers(Signal):
         The end of a long answer and the start of a long prompt are left out.
         """
         # At most half of the room for the answer: it means nothing without its prompt.
-        answer = np.asarray(self._tokenizer.encode(step.answer)[: self._limit // 2], np.int32)
+        tokens = self._tokenizer.encode(step.episode.task.answer)
+        answer = np.asarray(tokens[: self._limit // 2], np.int32)
         prompt = _join_tokens(step.turn.prompt_tokens, self._prefix)
         prompt = prompt[-(self._limit - len(answer)) :]  # the current observation is at its end
         # It is scored and not trained, so no behaviour log-probabilities are needed.

@@ -16,7 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.mesh import with_shardings
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.learner.critic_model import check_image_settings
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.base import Signal, SignalProgram, shape_scored_batch
@@ -28,8 +28,8 @@ from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import check_vocabulary, load_tokenizer
 from gigpo_jax.policy import Policy, forward_function, param_shardings
+from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.types import StepBatch
-from gigpo_jax.rl.update import make_logprobs
 
 KEY = "config.rl.settings.teacher"
 

@@ -25,7 +25,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.requirements import require
 from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.devices.memory import trained_bytes
-from gigpo_jax.devices.mesh import replicated, with_shardings
+from gigpo_jax.devices.mesh import replicated
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.rows import row_settings
@@ -34,10 +35,11 @@ from gigpo_jax.learner.signals.base import Signal, SignalProgram, shape_scored_b
 from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy, forward_function, trained_shardings
-from gigpo_jax.rl import update
+from gigpo_jax.rl.batch_logprobs import make_logprobs
+from gigpo_jax.rl.column import Column
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import init_state, shard_state
-from gigpo_jax.rl.types import Column, StepBatch
+from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.run.checkpoint import parts_of, state_of
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.trajectory import Step
@@ -159,7 +161,7 @@ class ImplicitRewards(SavedRewards):
         learn = _train_programs(config, policy, mesh).update
         lowered = learn.lower(state, unscored_batch(batch), policy.frozen)
         yield SignalProgram("copy", lowered, every_epoch=False)
-        score: Any = update.make_logprobs(
+        score: Any = make_logprobs(
             forward_function(config, policy.config, mesh), **_score_settings(config)
         )
         lowered = score.lower(state.params, shape_scored_batch(config, batch), policy.frozen)
@@ -193,8 +195,8 @@ class ImplicitRewards(SavedRewards):
         episodes = [steps[row] for row in first_rows.tolist()]
         pairs = pair_slopes(
             np.bincount(episode, self._log_ratios, len(episodes)),
-            np.array([step.won for step in episodes], bool),
-            np.array([step.group for step in episodes], np.int64),
+            np.array([step.episode.won for step in episodes], bool),
+            np.array([step.episode.group for step in episodes], np.int64),
             beta=BETA,
         )
         local_sums = np.array([pairs.loss, pairs.right, pairs.pairs, len(steps)], np.float32)

@@ -13,7 +13,7 @@ from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.rebel.beliefs import BELIEF
 from gigpo_jax.methods.rebel.episode_part import GRADE
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step
 
 
@@ -53,7 +53,8 @@ class BeliefGrades(Signal):
         keys = [anchor_hash(grade.key) for grade in grades]
         parts = [grade.parts for grade in grades]
         # Types of two environments of a mix are two types, whatever their names.
-        types = [anchor_hash(f"{step.environment}/{step.type}") for step in scored.steps]
+        tasks = [step.episode.task for step in scored.steps]
+        types = [anchor_hash(f"{task.environment}/{task.type}") for task in tasks]
         return {
             "task_type": np.array(types, np.uint32).reshape(-1, 2),
             "belief": np.array(keys, np.uint32).reshape(-1, 2),

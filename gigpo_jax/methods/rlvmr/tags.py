@@ -12,7 +12,7 @@ from gigpo_jax.env_bridge.prompts import CHAT
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step, Turn
 
 TAGGED = ("tagged", f"{CHAT}_tagged")  # prompt styles that ask for tags
@@ -97,7 +97,7 @@ def tag_reward(tag: int, step: Step, previous: Turn | None, past_actions: set[st
     reflection if it changes the action after one that failed.
     """
     if tag == PLANNING:
-        return float(step.won)
+        return float(step.episode.won)
     if tag == EXPLORE:
         return float(step.turn.action not in past_actions)
     if tag == REFLECTION:

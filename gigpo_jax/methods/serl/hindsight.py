@@ -43,9 +43,9 @@ class Hindsight:
         for step in steps:
             # In the order of the rollout: the first other episode is then the same in every run.
             if step.trajectory not in self._episodes:
-                self._members[step.group].append(step.trajectory)
+                self._members[step.episode.group].append(step.trajectory)
             self._episodes[step.trajectory].append(step)
-            self._states[step.group, step.turn.anchor].append(step)
+            self._states[step.episode.group, step.turn.anchor].append(step)
         self._returns = {
             trajectory: sum(step.turn.reward for step in episode)
             for trajectory, episode in self._episodes.items()
@@ -97,7 +97,7 @@ class Hindsight:
             ranked = sorted(tries, key=self._rank)
             best = ranked[0]
             worst = ranked[-1]
-            wins = sum(attempt.won for attempt in tries)
+            wins = sum(attempt.episode.won for attempt in tries)
             mean = sum(self._returns[attempt.trajectory] for attempt in tries) / len(tries)
             lines = [
                 f"- {action}: tried {len(tries)} times, the task was done in {wins}, "
@@ -116,8 +116,8 @@ class Hindsight:
                     ]
             if "future" in names:
                 # The best try that did the task, and the worst one that did not.
-                won = [attempt for attempt in ranked if attempt.won][:1]
-                failed = [attempt for attempt in ranked if not attempt.won][-1:]
+                won = [attempt for attempt in ranked if attempt.episode.won][:1]
+                failed = [attempt for attempt in ranked if not attempt.episode.won][-1:]
                 for title, examples in (("done", won), ("not done", failed)):
                     for example in examples:
                         future = self._sources["future"](example) or NO_FUTURE
@@ -128,7 +128,7 @@ class Hindsight:
     def _candidates(self, step: Step) -> list[tuple[str, list[Step]]]:
         """The actions tried in the state, each with its tries, in the order of the rollout."""
         candidates: dict[str, list[Step]] = defaultdict(list)
-        for attempt in self._states[step.group, step.turn.anchor]:
+        for attempt in self._states[step.episode.group, step.turn.anchor]:
             # Actions that differ only in case and spaces count as one.
             action = " ".join(attempt.turn.action.lower().split())
             candidates[action or "no action"].append(attempt)
@@ -139,7 +139,7 @@ class Hindsight:
         return -self._returns[step.trajectory], step.step, step.trajectory
 
     def _describe_outcome(self, step: Step) -> str:
-        outcome = "done" if step.won else "not done"
+        outcome = "done" if step.episode.won else "not done"
         return f"{outcome}, return {self._returns[step.trajectory]:.4f}"
 
     def _later_steps(self, step: Step) -> list[Step]:
@@ -152,9 +152,9 @@ class Hindsight:
 
     def _successful_episode(self, step: Step) -> str:
         """The group's first other episode that did the task."""
-        for trajectory in self._members[step.group]:
+        for trajectory in self._members[step.episode.group]:
             episode = self._episodes[trajectory]
-            if trajectory != step.trajectory and episode[0].won:
+            if trajectory != step.trajectory and episode[0].episode.won:
                 return self._describe_episode(episode)
         return ""
 

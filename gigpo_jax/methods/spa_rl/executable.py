@@ -6,7 +6,7 @@ import numpy as np
 
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.learner.signals.base import Signal
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 
 
 class ExecutableActions(Signal):

@@ -12,7 +12,7 @@ from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.methods.strata.episode_part import STRATEGY_NUMBER
 from gigpo_jax.methods.strata.plan import STRATEGY
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.types import Column
+from gigpo_jax.rl.column import Column
 from gigpo_jax.trajectory import Step
 
 
@@ -46,7 +46,7 @@ class Strategies(Signal):
     def is_gradable(cls, config: ConfigDict, policy: Policy, steps: Sequence[Step]) -> bool:
         """Whether episodes share strategies."""
         del config, policy
-        strategies = {(step.group, step.turn.extra.get(STRATEGY_NUMBER)) for step in steps}
+        strategies = {(step.episode.group, step.turn.extra.get(STRATEGY_NUMBER)) for step in steps}
         # Some of them, and not of each episode its own.
         has_numbers = None not in {number for _, number in strategies}
         return has_numbers and len(strategies) < len({step.trajectory for step in steps})

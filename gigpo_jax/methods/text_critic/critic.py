@@ -152,7 +152,9 @@ def state_words(steps: Sequence[Step], max_steps: int) -> np.ndarray:
     """The hashed words of the states before some steps: [N, WORDS] u32, each once, then zeros."""
     rows = np.zeros((len(steps), WORDS), np.uint32)
     for row, step in zip(rows, steps, strict=True):
-        words = _hash_words(step.type, step.turn.task, step.turn.anchor, max_steps - step.step)
+        words = _hash_words(
+            step.episode.task.type, step.turn.task, step.turn.anchor, max_steps - step.step
+        )
         row[: len(words)] = words
     return rows
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gigpo_jax.models.decoder_config import DecoderConfig, ExpertConfig
+from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.families import qwen3
 from gigpo_jax.models.families.family import Family
 from gigpo_jax.models.files.json_values import JsonValues

@@ -34,7 +34,9 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
 
         raw = decoder_json(raw)
     if stored_type in TEXT_PARTS:
-        raw = _text_config(raw, file)
+        from gigpo_jax.models.files.text_config import text_config
+
+        raw = text_config(raw, file)
     rope = _rope_settings(raw, file)
     _refuse_other_models(raw, file)
     family = find_family(raw["model_type"])
@@ -71,16 +73,6 @@ def read_config(path: str | pathlib.Path) -> DecoderConfig:
         )
     except ValueError as err:
         raise InputError(str(err), key=file, fix=FIX) from err
-
-
-def _text_config(raw: dict[str, Any], file: pathlib.Path) -> dict[str, Any]:
-    """Reduces a multimodal model's config.json to the config.json of its decoder."""
-    text = raw.get("text_config")
-    if not isinstance(text, dict):
-        raise InputError(f"text_config={text!r:.80} must be an object", key=file, fix=FIX)
-    # Of the whole model, where the two differ.
-    whole = {key: raw[key] for key in ("tie_word_embeddings",) if key in raw}
-    return raw | text | whole | {"model_type": TEXT_PARTS[raw["model_type"]]}
 
 
 def _count_values(raw: dict[str, Any], family: Family) -> int:

@@ -174,38 +174,23 @@ class Tokenizer:
         """Breaks up special tokens of a message; marks become `special`, as in `encode_chat`."""
         # Split before special tokens are broken up, so that only those of `special` stay whole.
         pieces = text.split(mark) if mark else [text]
-        return special.join(self._break_special(piece) for piece in pieces)
+        return special.join(self.break_special(piece) for piece in pieces)
 
-    def chat_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()) -> str:
-        """Returns the text of a chat with the generation prompt; `encode` gives the ids.
-
-        Messages have "role", "content" and other keys that the template reads; `tools` are
-        definitions of functions, JSON values, for templates that show them. Special tokens in them
-        lose their meaning, as in `encode_chat`, and errors are the same.
-        """
-        broken_tools = self._break_special(tools)
-        return self._render(self._template, self._break_special(messages), broken_tools)
-
-    def _break_special(self, value: Any) -> Any:
-        """Breaks up special tokens in the texts of JSON."""
-        if isinstance(value, str):
-            if self._special_pattern is None:
-                return value
-            return self._special_pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", value)
-        # Keys too: templates print the definitions of tools as JSON.
-        if isinstance(value, Mapping):
-            return {
-                self._break_special(key): self._break_special(inner) for key, inner in value.items()
-            }
-        if isinstance(value, Sequence):
-            return [self._break_special(inner) for inner in value]
-        return value
+    def break_special(self, text: str) -> str:
+        """Breaks up special tokens in a text."""
+        if self._special_pattern is None:
+            return text
+        return self._special_pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] = (),
+        *,
+        generation_prompt: bool = True,
     ) -> str:
         """Returns the text of a chat whose messages have no special tokens that they should not."""
-        return self._render(self._template, messages, generation_prompt=generation_prompt)
+        return self._render(self._template, messages, tools, generation_prompt=generation_prompt)
 
     def _render(
         self,

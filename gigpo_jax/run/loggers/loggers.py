@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.core import references
-from gigpo_jax.core.errors import InputError, escape_controls
+from gigpo_jax.core.errors import escape_controls
+from gigpo_jax.core.references import ReferenceTable, find_entry
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,12 @@ class Logger(Protocol):
         """Ends the run's log."""
 
 
-LOGGERS = {
-    "tensorboard": "gigpo_jax.run.loggers.tensorboard:TensorBoard",
-    "wandb": "gigpo_jax.run.loggers.weights_and_biases:WeightsAndBiases",
-}
+LOGGERS: ReferenceTable[Any] = ReferenceTable(
+    {
+        "tensorboard": "gigpo_jax.run.loggers.tensorboard:TensorBoard",
+        "wandb": "gigpo_jax.run.loggers.weights_and_biases:WeightsAndBiases",
+    }
+)
 
 
 def find_loggers(config: ConfigDict) -> dict[str, Callable[[Start], Logger]]:
@@ -69,19 +71,8 @@ def find_loggers(config: ConfigDict) -> dict[str, Callable[[Start], Logger]]:
     Raises:
       InputError: one is unknown or cannot be loaded.
     """
-    for name in config.log.to:
-        if name not in LOGGERS and ":" not in name:
-            raise InputError(
-                "no such logger",
-                key="config.log.to",
-                value=repr(name),
-                fix=f"choose of {', '.join(LOGGERS)}, or module:NAME",
-            )
-    return {
-        # By reference: wandb is imported only by a run that uses it.
-        name: references.load_reference(LOGGERS.get(name, name), key="config.log.to")
-        for name in config.log.to
-    }
+    names = config.log.to
+    return {name: find_entry(name, LOGGERS, object, key="config.log.to") for name in names}
 
 
 def run_name(config: ConfigDict) -> str:

@@ -26,7 +26,6 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
 )
 from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.plugins.image import metadata as image
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
@@ -84,15 +83,9 @@ class TensorBoard:
 
     def pictures(self, step: int, name: str, files: Sequence[bytes]) -> None:
         """Writes PNG files."""
-        from gigpo_jax.core.png import png_size
+        from gigpo_jax.run.loggers.picture_events import picture_summary
 
-        height, width = png_size(files[0])
-        tensor = make_tensor_proto([str(width).encode(), str(height).encode(), *files])
-        metadata = image.create_summary_metadata(
-            display_name=None, description=describe_metric(name)
-        )
-        value = Summary.Value(tag=name, tensor=tensor, metadata=metadata)
-        self._write(Event(step=step, summary=Summary(value=[value])))
+        self._write(Event(step=step, summary=picture_summary(name, files)))
 
     def close(self) -> None:
         """Closes the file."""

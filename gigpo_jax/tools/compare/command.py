@@ -13,7 +13,7 @@ from gigpo_jax.core.errors import (
     storage_errors,
 )
 from gigpo_jax.core.files import replace_file, write_json
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.tools.compare import campaign, figure, report
 from gigpo_jax.tools.compare.comparisons import (
     format_comparisons,

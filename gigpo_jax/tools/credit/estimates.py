@@ -223,7 +223,7 @@ def estimate_steps(
 def given_columns(steps: Sequence[Step]) -> set[str]:
     """Columns that these rollouts give."""
     given = set(GIVEN)
-    if any(step.forked for step in steps):
+    if any(step.episode.is_forked for step in steps):
         given.add("forked")
     if any(step.turn.is_summary for step in steps):
         given.add("summary")

@@ -95,7 +95,7 @@ def group_gradients(
             for step in track(steps, "gradients", unit="steps")
         ]
     )
-    _, group = np.unique([step.group for step in steps], return_inverse=True)
+    _, group = np.unique([step.episode.group for step in steps], return_inverse=True)
 
     def gradients(advantages: np.ndarray) -> np.ndarray:
         # Linear in the advantages: an estimate needs no backward pass of its own.

@@ -111,7 +111,7 @@ def make_measurement(
         half_returns = {state: values[half::2] for state, values in returns.items()}
         halves.append(measured_advantages(trajectories, chosen_steps, half_returns)[0])
     advantage, error = measured_advantages(trajectories, chosen_steps, returns)
-    group = np.array([step.group for step in chosen_steps])
+    group = np.array([step.episode.group for step in chosen_steps])
     regret = [np.nan if step.turn.regret is None else step.turn.regret for step in chosen_steps]
     return Measurement(
         steps=chosen_steps,
@@ -184,10 +184,10 @@ def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
 
     The ambiguity is a label if the environment lists its actions, the summary if any step is one.
     """
-    keys = [(step.group, step.turn.anchor) for step in steps]
+    keys = [(step.episode.group, step.turn.anchor) for step in steps]
     sizes = Counter(keys)
     labels = {
-        "task_type": np.array([step.type for step in steps]),
+        "task_type": np.array([step.episode.task.type for step in steps]),
         "step": np.array([_octave(step.step + 1) for step in steps]),
         "anchor_group_size": np.array([_octave(sizes[key]) for key in keys]),
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.core.files import replace_file, write_json
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.run.report import say
 from gigpo_jax.tools.credit.estimates import Estimate
 from gigpo_jax.tools.credit.grades import Measured, reliability

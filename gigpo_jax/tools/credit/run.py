@@ -356,7 +356,7 @@ def _write_measurement(
     measured = measurement.advantages
     verdicts = [
         {
-            "group": step.group,
+            "group": step.episode.group,
             "member": members[step.trajectory],
             "step": step.place,
             "advantage": float(measured.advantage[row]),

@@ -80,7 +80,7 @@ def _queue_episodes(steps: Sequence[Step], seed: int) -> list[list[list[int]]]:
     # group -> trajectory -> rows of its steps, in their order.
     groups: dict[int, dict[int, list[int]]] = {}
     for row, step in enumerate(steps):
-        groups.setdefault(step.group, {}).setdefault(step.trajectory, []).append(row)
+        groups.setdefault(step.episode.group, {}).setdefault(step.trajectory, []).append(row)
     queues = []
     for group, episodes in sorted(groups.items()):
         # A generator for each group: its order stays the same if other groups come or go.

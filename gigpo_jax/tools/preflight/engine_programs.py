@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.mesh import with_shardings
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.engines.jax import slots
 from gigpo_jax.engines.jax.chunk_programs import run_prefill_chunks
 from gigpo_jax.engines.jax.engine_devices import place_engine

@@ -13,13 +13,15 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.packaged import locate_file
-from gigpo_jax.devices.mesh import ROWS, replicated, with_shardings
+from gigpo_jax.devices.mesh import ROWS, replicated
+from gigpo_jax.devices.sharded_shapes import with_shardings
 from gigpo_jax.learner.expected_tokens import segment_steps
 from gigpo_jax.learner.objective import make_config_optimizer
 from gigpo_jax.learner.packed_images import image_capacity
 from gigpo_jax.learner.rows import response_capacity
 from gigpo_jax.learner.signals.table import batch_fields, needed_signals
 from gigpo_jax.models import decoder, lora
+from gigpo_jax.models.expert_numbers import route_width
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.hub import describe_source
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT, PUBLISHED_VISION
@@ -141,7 +143,7 @@ def step_batch(
     response_values = rows_of(capacity, jnp.float32)
     routes = None
     if config.model.replay_routes and shape.experts is not None:
-        dims = (*tokens.shape, shape.route_width)
+        dims = (*tokens.shape, route_width(shape))
         routes = jax.ShapeDtypeStruct(dims, route_dtype(shape.experts.count), sharding=sharding)
     signal_fields = dict(batch_fields(needed_signals(config)))
     has_kl_loss = config.rl.kl_coef and config.rl.kl_in == "loss"

@@ -118,12 +118,12 @@ class SlowTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(TOKENIZER, name)
 
-    def chat_text(self, messages: Any, tools: Any = ()) -> str:
+    def render(self, messages: Any, tools: Any = ()) -> str:
         self.threads.add(threading.current_thread().name)
         if messages[0]["content"] == "key":
             self.is_waiting.set()
             assert self.may_go_on.wait(60)
-        return TOKENIZER.chat_text(messages, tools)
+        return TOKENIZER.render(messages, tools)
 
     def encode(self, text: str) -> list[int]:
         self.threads.add(threading.current_thread().name)

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from gigpo_jax.engines.endpoint.server import Endpoint
+from gigpo_jax.models.text.chat_messages import chat_text
 from tests.engines.endpoint import bigram
 from tests.engines.endpoint.serving import KEY, Watched, make_engine, serving
 from tests.engines.endpoint.test_tools import LOOK, ROOM, SAMPLING, TABLE, WORDS
@@ -68,7 +69,7 @@ def finish(url: str) -> dict:
 def test_messages_have_the_prompt_of_a_chat_and_its_calls(endpoint: Endpoint, engine: Watched):
     answer = send(f"{endpoint.url}/v1/messages", MESSAGES)
     tokens, _, completion = engine.seen[-1]
-    assert tokens == WORDS.encode(WORDS.chat_text(ROOM, [LOOK]))
+    assert tokens == WORDS.encode(chat_text(WORDS, ROOM, [LOOK]))
     text = sampled_text(engine)
     texts = [block["text"] for block in answer["content"] if block["type"] == "text"]
     assert texts == (["i look."] if text.startswith("i look.") else [])
@@ -155,7 +156,7 @@ def test_responses_have_the_prompt_of_a_chat_and_its_calls(endpoint: Endpoint, e
     answer = send(f"{endpoint.url}/v1/responses", body)
     tokens, _, completion = engine.seen[-1]
     chat = [{"role": "system", "content": "be quick."}, *ROOM]
-    assert tokens == WORDS.encode(WORDS.chat_text(chat, [LOOK]))
+    assert tokens == WORDS.encode(chat_text(WORDS, chat, [LOOK]))
     text = sampled_text(engine)
     calls = [item for item in answer["output"] if item["type"] == "function_call"]
     assert [json.loads(call["arguments"])["at"] in text for call in calls] == [True] * text.count(
@@ -254,7 +255,7 @@ def test_what_cannot_be_honoured_is_refused(endpoint: Endpoint, path: str, body:
 def test_tokens_are_counted_and_the_key_is_checked(endpoint: Endpoint, engine: Watched):
     before = len(engine.seen)
     answer = send(f"{endpoint.url}/v1/messages/count_tokens", MESSAGES)
-    assert answer == {"input_tokens": len(WORDS.encode(WORDS.chat_text(ROOM, [LOOK])))}
+    assert answer == {"input_tokens": len(WORDS.encode(chat_text(WORDS, ROOM, [LOOK])))}
     assert len(engine.seen) == before
     refused = send(f"{endpoint.url}/v1/messages", MESSAGES, **{"X-Api-Key": "guess"})
     assert (refused["status"], refused["error"]["type"]) == (401, "authentication_error")

@@ -23,6 +23,7 @@ from gigpo_jax.engines.endpoint.server import MAX_BODY_BYTES, Endpoint
 from gigpo_jax.engines.endpoint.sessions import EndpointSession
 from gigpo_jax.engines.jax.jax_engine import EngineSettings
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.models.text.chat_messages import chat_text
 from tests.engines.endpoint.serving import (
     DOOR,
     HEADS,
@@ -159,7 +160,7 @@ def test_a_session_records_exactly_what_was_sampled_and_later_prompts_extend_it(
             *tokens,
             *completion.tokens.tolist(),
         ]
-    assert seen[2][0] != TOKENIZER.encode(TOKENIZER.chat_text(messages[:5]))
+    assert seen[2][0] != TOKENIZER.encode(chat_text(TOKENIZER, messages[:5]))
     with pytest.raises(openai.NotFoundError, match="it has ended"):
         session.post("/reward", body={"reward": 0.0}, cast_to=object)
 

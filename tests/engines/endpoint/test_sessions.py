@@ -6,6 +6,7 @@ from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.endpoint.requests import read_completion_request
 from gigpo_jax.engines.endpoint.sessions import EndpointSession
 from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.models.text.chat_messages import chat_text
 from tests.engines.endpoint.serving import SAMPLING, TOKENIZER
 
 
@@ -23,8 +24,8 @@ def recorded(prompt: str, response: list[int], content: str) -> tuple[EndpointSe
 
 def chat(*contents: str) -> str:
     roles = ("user", "assistant")
-    return TOKENIZER.chat_text(
-        [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
+    return chat_text(
+        TOKENIZER, [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.endpoint.server import Endpoint
 from gigpo_jax.engines.endpoint.tools import read_calls
+from gigpo_jax.models.text.chat_messages import chat_text
 from tests.engines.endpoint import bigram
 from tests.engines.endpoint.serving import Watched, make_engine, serving
 
@@ -89,7 +90,7 @@ def test_calls_come_back_structured(policy: openai.OpenAI, engine: Watched):
     assert {
         call.id for choice in again for call in choice.message.tool_calls
     } == ids  # prompts may show them
-    assert engine.seen[-1][0] == WORDS.encode(WORDS.chat_text(ROOM, [LOOK]))
+    assert engine.seen[-1][0] == WORDS.encode(chat_text(WORDS, ROOM, [LOOK]))
 
 
 @pytest.mark.parametrize("without", [{"tools": []}, {"tool_choice": "none"}])
@@ -97,7 +98,7 @@ def test_without_tools_a_call_is_text(policy: openai.OpenAI, engine: Watched, wi
     choice = policy.chat.completions.create(**ASKED | without).choices[0]
     assert choice.message.content == WORDS.decode(engine.seen[-1][2].tokens.tolist())
     assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
-    assert engine.seen[-1][0] == WORDS.encode(WORDS.chat_text(ROOM))
+    assert engine.seen[-1][0] == WORDS.encode(chat_text(WORDS, ROOM))
 
 
 def test_a_stream_has_the_calls_of_the_answer(policy: openai.OpenAI):
@@ -151,7 +152,7 @@ def test_prompts_of_a_session_have_the_exact_tokens_of_its_calls(
         read = [*tokens, *completion.tokens.tolist()]
         assert later[: len(read)] == read
         assert "nothing" in WORDS.decode(later[len(read) :])
-    plain = WORDS.encode(WORDS.chat_text(past(messages), [LOOK]))
+    plain = WORDS.encode(chat_text(WORDS, past(messages), [LOOK]))
     assert plain[: len(seen[2][0])] != seen[2][0]  # the template writes calls in other tokens
     assert WORDS.decode(plain) != WORDS.decode(seen[2][0])
     assert record["steps"][2]["anchor"] == "nothing 1"
@@ -268,7 +269,7 @@ def test_a_call_is_read_or_stays_text(text: str, content: str, number: int):
 
 
 def test_a_response_that_ends_in_reasoning_that_the_prompt_began_has_no_calls():
-    prompt = WORDS.chat_text(ROOM, [LOOK])
+    prompt = chat_text(WORDS, ROOM, [LOOK])
     for text in (CALL, f"i could {CALL}", LLAMA):
         assert read_calls(text, ["look"], prompt + "<think>\n") == (text, [])
     thought = f"i could {CALL}</think>"

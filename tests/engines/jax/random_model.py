@@ -10,7 +10,7 @@ import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.models import decoder
-from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 
 CONFIG = decoder.DecoderConfig(
     vocab_size=60,

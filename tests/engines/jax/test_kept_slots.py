@@ -354,12 +354,13 @@ def test_a_response_whose_caller_has_gone_is_not_kept(engine, monkeypatch):
     def cancel_then_decode(target: int) -> jax.Array:
         for request in engine._table.requests:
             if request is not None:
-                request.cancelled = True
+                request.future.cancel()
         return decode(target)
 
     monkeypatch.setattr(engine, "_decode", cancel_then_decode)
     params = SamplingParams(temperature=0.0, max_tokens=3, session=(1, 1))
-    run(engine.generate([1, 2, 3], params))
+    with pytest.raises(asyncio.CancelledError):
+        run(engine.generate([1, 2, 3], params))
     assert not engine._held.kept._slots
     monkeypatch.undo()
     run(engine.generate([1, 2, 3], params))

@@ -2,13 +2,14 @@
 
 import asyncio
 import dataclasses
+from concurrent.futures import Future
 
 import jax
 import numpy as np
 import pytest
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.engines.base import Completion, SamplingParams
+from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.engines.request import Request
@@ -96,8 +97,8 @@ def test_images_are_encoded_in_batches_of_one_size() -> None:
     """However few there are, so that their features do not depend on other requests."""
     (text, images), *_ = read_prompts()
     with make_engine(prefill_rows=(1, 4)) as engine:
-        future: asyncio.Future[Completion] = asyncio.Future(loop=asyncio.new_event_loop())
-        request = Request(text, SamplingParams(max_tokens=1), [], engine._newest, future, images)
+        params = SamplingParams(max_tokens=1)
+        request = Request(text, params, [], engine._newest, Future(), images)
         engine._encoder.encode_requests(engine._newest.params, [(request, 0)])
         assert [key[:2] for key in engine._programs._compiled if key[0] == "encode"] == [
             ("encode", 4)

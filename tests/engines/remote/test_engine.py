@@ -28,7 +28,7 @@ PROBE = tuple(range(9))
 
 def test_a_response_that_is_cut_keeps_the_versions_of_its_tokens() -> None:
     engine: Any = object.__new__(RemoteEngine)
-    engine._stops = StopStrings(Pieces("a", "</", "x>"), 3)
+    engine._stops = StopStrings(Pieces("a", "</", "x>"))
     tokens = np.array([0, 1, 2, 0], np.int32)
     versions = np.array([6, 6, 7, 7], np.int32)
     response = Completion(tokens, -0.5 * np.ones(4, np.float32), "length", 6, versions)

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from gigpo_jax.models import lora
-from gigpo_jax.models.decoder_config import (
-    FULL,
-    LINEAR,
-    SLIDING,
-    UNROTATED,
-    DecoderConfig,
-    ExpertConfig,
-)
+from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, UNROTATED, DecoderConfig
 from gigpo_jax.models.delta_config import DeltaConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.files.checksum import folder_checksum
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.lora import LoraConfig

@@ -6,16 +6,20 @@ import math
 import numpy as np
 import pytest
 
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations, _episode_rows
 from gigpo_jax.trajectory import Step, Turn
+from tests.turns import make_step
 
 EMPTY = np.zeros(0)
 
 
-def make_step(trajectory: int, reward: float, task_type: str = "put", penalty: float = 0.0) -> Step:
+def reward_step(
+    trajectory: int, reward: float, task_type: str = "put", penalty: float = 0.0
+) -> Step:
     turn = Turn(EMPTY, EMPTY, EMPTY, "", "", "", True, None, "", "", reward, penalty, "stop", 0)
-    return Step(trajectory, 0, 0, turn, task_type)
+    return make_step(trajectory, 0, turn, task=Task("task", task_type, "train"))
 
 
 def scored(steps: list[Step]) -> ScoredSteps:
@@ -37,21 +41,21 @@ def test_deviations_by_hand() -> None:
     signal = TaskDeviations(0.9)
     # Two steps of one episode count as one return, 10; the penalty makes the other one -2.
     steps = [
-        make_step(0, 4.0),
-        make_step(0, 6.0),
-        make_step(1, -1.0, penalty=1.0),
-        make_step(2, 3.0, "look"),
+        reward_step(0, 4.0),
+        reward_step(0, 6.0),
+        reward_step(1, -1.0, penalty=1.0),
+        reward_step(2, 3.0, "look"),
     ]
     # Moments of put: 4 and 52, variance 36. Look has one return: the least deviation.
     assert learn(signal, steps) == pytest.approx([6.0, 6.0, 6.0, 1e-3])
     # Reading twice changes nothing.
-    lost = [make_step(0, 0.0), make_step(1, 0.0)]
+    lost = [reward_step(0, 0.0), reward_step(1, 0.0)]
     # 0.9 x 4 and 0.9 x 52: 46.8 - 12.96.
     expected = math.sqrt(46.8 - 3.6**2)
     assert deviations(signal, lost) == pytest.approx([expected] * 2)
     assert learn(signal, lost) == pytest.approx([expected] * 2)
     # Look was absent and keeps its moments: 3 and 9, then 0.9 x 3 + 0.1 x 13 and 0.9 x 9 + 16.9.
-    assert learn(signal, [make_step(0, 13.0, "look")]) == pytest.approx([math.sqrt(25.0 - 16.0)])
+    assert learn(signal, [reward_step(0, 13.0, "look")]) == pytest.approx([math.sqrt(25.0 - 16.0)])
 
 
 def test_a_restored_signal_and_two_hosts_have_equal_bits() -> None:
@@ -59,7 +63,7 @@ def test_a_restored_signal_and_two_hosts_have_equal_bits() -> None:
 
     def draw(first: int) -> list[Step]:
         return [
-            make_step(first + number, float(rng.normal()), rng.choice(["put", "look", "heat"]))
+            reward_step(first + number, float(rng.normal()), rng.choice(["put", "look", "heat"]))
             for number in range(20)
         ]
 

@@ -5,6 +5,7 @@ import pytest
 
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.hindsight import CLOSING
+from gigpo_jax.learner.signals.policy_scores import token_means
 from gigpo_jax.methods.hcapo.episode_ends import SECTION, EpisodeEnds, find_ends
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
@@ -32,7 +33,8 @@ def test_the_policy_reads_the_end_of_each_episode(tokenizer: Tokenizer) -> None:
         text = f"look at the lamp\n\n{SECTION}{ends[step.trajectory]}\n\n{CLOSING}"
         prompt = np.asarray(tokenizer.encode_chat(text), np.int32)
         samples.append(Sample(prompt, step.turn.response_tokens, step.turn.logprobs))
-    expected = learner._score(learner.state.params, None, samples).means()["logprob"]
+    scores = learner._score(learner.state.params, None, samples)
+    expected = token_means(scores.logprob)
     np.testing.assert_allclose(column, expected, rtol=1e-5)
     assert len({*column.tolist()}) > 4
 

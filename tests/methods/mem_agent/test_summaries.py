@@ -23,6 +23,7 @@ from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, Observation
 from gigpo_jax.envs import registry
 from gigpo_jax.methods.mem_agent.episode_part import SummariesPart
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
 from gigpo_jax.modes.sft import _count_words, _encode_prompts
@@ -115,7 +116,7 @@ def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
     message = encode("now nothing in it can open close", response=response)
     assert len(last) + len(message) > 90 - LIMITS.response - REQUEST
     messages = [{"role": "user", "content": "summary"}]
-    assert prompt.tokens == [*last, *TOKENIZER.encode(TOKENIZER.chat_text(messages))]
+    assert prompt.tokens == [*last, *TOKENIZER.encode(chat_text(TOKENIZER, messages))]
     assert (prompt.text, prompt.cut) == ("summary", "")
     assert prompt_of("nothing in it", history, 10_000).asks_summary is False
 
@@ -125,7 +126,7 @@ def test_a_full_conversation_asks_for_a_summary_and_starts_from_it():
         {"role": "system", "content": "find the ring"},
         {"role": "user", "content": "summary ring in drawer 2\nnow a coin can open close"},
     ]
-    assert prompt.tokens == TOKENIZER.encode(TOKENIZER.chat_text(messages))
+    assert prompt.tokens == TOKENIZER.encode(chat_text(TOKENIZER, messages))
     assert (prompt.asks_summary, prompt.cut, len(prompt.exchanges)) == (False, "", 1)
     # Later messages do not repeat it.
     history.add_response(prompt, response)

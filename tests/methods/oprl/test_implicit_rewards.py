@@ -83,7 +83,7 @@ def test_the_copy_learns_to_tell_won_episodes(trained) -> None:
     losses = [record["preference/loss"] for record in records]
     assert losses[-1] < 0.5 * losses[0]
     assert records[-1]["preference/accuracy"] == 1.0
-    won = np.array([step.won for step in steps])
+    won = np.array([step.episode.won for step in steps])
     last = rewards(learner, steps)
     assert last[won].mean() > 0.1 > -0.1 > last[~won].mean()
 

@@ -10,6 +10,7 @@ import pytest
 from gigpo_jax.methods.serl.advantages import CONTEXTS
 from gigpo_jax.methods.serl.hindsight import TITLES, Hindsight, remove_thoughts
 from gigpo_jax.trajectory import Step, Turn
+from tests.turns import make_step
 
 NOTHING = np.zeros(0, np.int32)
 FEEDBACK, NEXT, FUTURE, SUCCESS, CANDIDATES = TITLES.values()
@@ -46,7 +47,7 @@ def make_steps() -> list[Step]:
     steps = []
     for trajectory, (group, won, turns) in enumerate(episodes):
         for number, turn in enumerate(turns):
-            steps.append(Step(trajectory, number, group, make_turn(*turn), won=won))
+            steps.append(make_step(trajectory, number, make_turn(*turn), group=group, won=won))
     return steps
 
 

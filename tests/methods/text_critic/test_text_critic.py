@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.config import resolve
+from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.text_critic import critic as text_critic
 from gigpo_jax.methods.text_critic.critic import (
@@ -19,7 +20,8 @@ from gigpo_jax.methods.text_critic.critic import (
 )
 from gigpo_jax.modes import train
 from gigpo_jax.run.newest import newest_record
-from gigpo_jax.trajectory import Step, Turn
+from gigpo_jax.trajectory import Turn
+from tests.turns import make_step
 
 EMPTY = np.zeros(0)
 OBJECTS = ("mug", "plate", "book", "fork")
@@ -54,7 +56,7 @@ def _step(trajectory, step, anchor, reward=0.0, task="put mug in shelf", penalty
         0,
         task=task,
     )
-    return Step(trajectory, step, 0, turn, "put")
+    return make_step(trajectory, step, turn, task=Task("task", "put", "train"))
 
 
 def _episodes(rng, number, objects, first=0):

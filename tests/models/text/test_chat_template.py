@@ -15,6 +15,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models.text import chat_template
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
@@ -241,7 +242,7 @@ def test_texts_are_those_of_transformers(name: str, tmp_path: pathlib.Path) -> N
         expected = theirs.apply_chat_template(
             chat, tools=tools or None, add_generation_prompt=True, tokenize=False
         )
-        assert ours.chat_text(chat, tools) == expected
+        assert chat_text(ours, chat, tools) == expected
 
 
 def test_a_template_does_not_see_the_clock() -> None:

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.continuation import encode_continuation
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from tests.models.text.folders import write_tokenizer
@@ -82,7 +83,7 @@ def test_a_conversation_has_the_tokens_of_the_whole_chat(
         {"role": "assistant", "content": "go"},
         {"role": "user", "content": "next one"},
     ]
-    whole = tokenizer.encode(tokenizer.chat_text(messages))
+    whole = tokenizer.encode(chat_text(tokenizer, messages))
     prompt = tokenizer.encode_chat("look at it")
     # What stands between prompt and continuation in the chat; Llama 2's spaces are sampled.
     start = len(prompt)

@@ -17,6 +17,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.envs.cards import responses
 from gigpo_jax.envs.ezpoints import prompt as ezpoints
+from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from gigpo_jax.models.text.word_tokenizer import TAGS, word_tokenizer
 
@@ -201,11 +202,11 @@ def test_a_chat_of_several_messages_with_tools_is_that_of_transformers(
     expected = theirs.apply_chat_template(
         chat, tools=tools, add_generation_prompt=True, tokenize=False
     )
-    assert ours.chat_text(chat, tools) == expected
+    assert chat_text(ours, chat, tools) == expected
     attack = [{**chat[0], "content": "<|im_end|>"}], [{"<|im_end|>": ["<|im_start|>"]}]
     plain = [{**chat[0], "content": "x"}], [{"x": ["x"]}]
     for name in ("<|im_end|>", "<|im_start|>"):
-        assert ours.chat_text(*attack).count(name) == ours.chat_text(*plain).count(name)
+        assert chat_text(ours, *attack).count(name) == chat_text(ours, *plain).count(name)
 
 
 THINKING = (
@@ -406,4 +407,4 @@ def test_special_tokens_of_the_settings_lose_their_meaning_too(
     assert token is not None
     assert token in ours.encode("<|tool|>")
     assert token not in ours.encode_chat("<|tool|>")
-    assert "<|tool|>" not in ours.chat_text([{"role": "user", "content": "a<|tool|>"}])
+    assert "<|tool|>" not in chat_text(ours, [{"role": "user", "content": "a<|tool|>"}])

@@ -95,7 +95,7 @@ def test_a_logger_of_ones_own_that_fails_is_given_up_and_the_others_stay(
     [
         (
             "tensorbord",
-            "config.log.to='tensorbord': no such logger; choose of tensorboard, wandb, or module:NAME",
+            "config.log.to='tensorbord': unknown; did you mean 'tensorboard'\\? known are tensorboard",
         ),
         (
             "tests.run.loggers.test_loggers:Line",

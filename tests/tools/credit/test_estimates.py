@@ -25,8 +25,9 @@ from gigpo_jax.tools.credit.estimates import (
     own_variant,
     parse_variants,
 )
-from gigpo_jax.trajectory import Step, Turn
+from gigpo_jax.trajectory import Past, Step, Turn
 from tests.models.shapes import SMALL
+from tests.turns import make_step
 
 
 def steps(anchors: list[str]) -> list[Step]:
@@ -38,7 +39,7 @@ def steps(anchors: list[str]) -> list[Step]:
     ):
         reward = 10.0 * ((trajectory, number) == (0, 2))
         turn = Turn(empty, empty, empty, "", "", "", True, None, "", anchor, reward, 0.0, "stop", 0)
-        found.append(Step(trajectory, number, 0, turn))
+        found.append(make_step(trajectory, number, turn))
     return found
 
 
@@ -183,8 +184,9 @@ def test_continuations_are_graded_where_there_are_forks() -> None:
     rl = resolve(default_config(), trains=False).rl
     whole = steps(list("abcad"))
     assert missing_columns(given_columns(whole), rl)["vineppo"] == ["forked"]
-    forked = [replace(step, forked=step.trajectory == 1) for step in whole]
-    missing = missing_columns(given_columns(forked), rl)
+    for step in whole[3:]:
+        step.episode.past = Past(("look",))
+    missing = missing_columns(given_columns(whole), rl)
     assert "vineppo" not in missing
     assert missing["rloo"] == ["episodes without forks"]
 

@@ -31,7 +31,8 @@ def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
     policy = fresh_policy(config, mesh, ["a b c d e f g h i j k l m n o p"])
     rng = np.random.default_rng(0)
     steps = [step(number, rng, policy.config.vocab_size) for number in range(1, 10)]
-    steps = [type(s)(s.trajectory, s.step, s.trajectory % 3, s.turn) for s in steps]
+    for step_of_group in steps:
+        step_of_group.episode.group = step_of_group.trajectory % 3
     advantages = rng.normal(size=len(steps))
     samples = step_samples(steps)
     texts = pad_texts(samples)
@@ -39,7 +40,7 @@ def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
     for number, sample in enumerate(samples):
         first = len(sample.prompt_tokens) - 1
         tokens = slice(first, first + len(sample.response_tokens))
-        weights[steps[number].group, number, tokens] = advantages[number]
+        weights[steps[number].episode.group, number, tokens] = advantages[number]
 
     @jax.jit
     def differentiate(params, weight):

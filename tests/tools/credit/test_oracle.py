@@ -112,7 +112,8 @@ def test_measured_advantages_are_the_exact_ones_but_for_noise_of_the_stated_size
 def test_a_perfect_estimate_grades_one_and_noise_zero(found: tuple) -> None:
     episodes, _, chosen, _, returns = found
     measured = Measured(
-        *measured_advantages(episodes, chosen, returns), np.array([step.group for step in chosen])
+        *measured_advantages(episodes, chosen, returns),
+        np.array([step.episode.group for step in chosen]),
     )
     assert 0.5 < reliability(measured) < 0.97, "or the correction is not tested"
     truth = exact(chosen, episodes)
@@ -131,7 +132,8 @@ def test_a_perfect_estimate_grades_one_and_noise_zero(found: tuple) -> None:
 def test_the_exact_advantages_have_no_noise_and_others_that_which_was_added(found: tuple) -> None:
     episodes, _, chosen, _, returns = found
     measured = Measured(
-        *measured_advantages(episodes, chosen, returns), np.array([step.group for step in chosen])
+        *measured_advantages(episodes, chosen, returns),
+        np.array([step.episode.group for step in chosen]),
     )
     truth = exact(chosen, episodes)
     perfect = grade(truth, measured, 0)["noise"]
@@ -155,7 +157,7 @@ def test_steps_are_whole_episodes_of_every_group_and_more_steps_begin_with_fewer
     many = choose_steps(steps, 90, 0)
     assert many[:30] == few
     assert len(set(many)) == 90
-    assert {steps[row].group for row in many} == set(range(12))
+    assert {steps[row].episode.group for row in many} == set(range(12))
     assert choose_steps(steps, 30, 1) != few
     assert {*many} <= {*first_episodes(steps, 2, 0)}
     assert len({steps[row].trajectory for row in first_episodes(steps, 2, 0)}) == 24
@@ -222,7 +224,7 @@ def test_replays_give_other_anchors_and_the_regret_of_every_action(rollouts: Rol
     }  # towards the goal, against a wall, away from it
     for step in one:
         goal = int(plain[step.trajectory].task.data)
-        assert step.answer == f"cell {goal}"
+        assert step.episode.task.answer == f"cell {goal}"
         cell = int(step.turn.observation.split()[1])
         after = grid.distance(grid.move(cell, step.turn.action), goal)
         assert step.turn.regret == after - grid.distance(cell, goal) + 1

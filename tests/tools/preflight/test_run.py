@@ -13,7 +13,7 @@ import pytest
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.packaged import install_command
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder

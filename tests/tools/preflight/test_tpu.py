@@ -19,7 +19,7 @@ from gigpo_jax.devices.mesh import ROWS, make_mesh
 from gigpo_jax.devices.per_device import experts_on_each_device
 from gigpo_jax.main import main
 from gigpo_jax.models import decoder
-from gigpo_jax.models.decoder_config import ExpertConfig
+from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.experts import apply_experts
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.tools.preflight import report

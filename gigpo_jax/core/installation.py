@@ -1,0 +1,16 @@
+"""The command that installs an extra of this package."""
+
+from gigpo_jax import __version__
+from gigpo_jax.core.packaged import ROOT
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs an extra from the running clone, or else from a wheel.
+
+    No index has the package.
+    """
+    if (ROOT / "setup.py").is_file():
+        return f'pip install -e "{ROOT}[{extra}]"'
+    if "gigpo_worlds" in ROOT.parts:
+        return f'pip install "gigpo-worlds[{extra}]"'
+    return f'pip install "gigpo_jax-{__version__}-py3-none-any.whl[{extra}]"'
