@@ -1,10 +1,13 @@
 """Evaluations: intervals and summaries against numbers worked out elsewhere, and whole runs."""
 
+import asyncio
 import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from gigpo_jax.config import resolve
@@ -14,16 +17,21 @@ from gigpo_jax.core.proportion import wilson_interval
 from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs import registry
+from gigpo_jax.modes import evaluate as evaluation
 from gigpo_jax.modes.evaluate import run as evaluate
+from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.results import (
     Outcome,
     collect_outcomes,
+    list_ids,
     mean_interval,
     panel_metrics,
+    record_outcomes,
     summarise_outcomes,
 )
 from gigpo_jax.rollout.results_table import results_table
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.trajectory import Trajectory
 from tests.runs import LIMIT_S, command, run
 from tests.turns import make_turn
@@ -126,7 +134,10 @@ def test_a_task_is_won_when_one_of_its_trials_is() -> None:
         group: int, member: int, score: float, steps: int = 1, aborted: bool = False
     ) -> Trajectory:
         turns = [make_turn()] * steps
-        return Trajectory(tasks[group], group, member, turns, score == 1.0, score, aborted=aborted)
+        won = score == 1.0
+        trial = Trajectory(tasks[group], group, member, turns, won, score, aborted=aborted)
+        trial.policy_dependent = aborted
+        return trial
 
     played = [
         *(trial(0, 0, 0.5, 2), trial(0, 1, 0.25, 3), trial(0, 2, 1.0, 4)),
@@ -150,13 +161,65 @@ def test_a_task_is_won_when_one_of_its_trials_is() -> None:
     assert [
         summarise_outcomes(outcomes)["all"]["success_rate"] for outcomes in outcomes_by_trials
     ] == pytest.approx([1 / 4, 1 / 3, 2 / 3])
-    assert summarise_outcomes(outcomes_by_trials[2])["cool"]["episodes"] == 1
+    cool = summarise_outcomes(outcomes_by_trials[2])["cool"]
+    assert (cool["episodes"], cool["aborted_policy_dependent"]) == (1, 1)
     assert [outcome.task_type for outcome in outcomes_by_trials[2]] == [
         "heat",
         "cool",
         "heat",
         "cool",
     ]
+
+
+def test_results_by_task_leave_an_aborted_episode_open() -> None:
+    """A comparison of two runs would take false or 0 for a lost episode."""
+    played = [episode("heat", False), episode("heat", True), episode("cool", False, True)]
+    assert record_outcomes(played) == {"won": [False, True, None], "score": [0.0, 1.0, None]}
+    tasks = [Task("7", "", "test", environment="house"), Task("7", "", "test")]
+    assert list_ids(tasks) == ["house/7", "7"]
+
+
+def test_hosts_share_a_panel_and_play_it_with_the_keys_of_one_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = resolve(load_config("quickstart", ["--config.eval.temperature=0.4"]))
+    tasks = [Task(f"{number}", "", "test") for number in range(7)]
+
+    class Recorder:
+        async def play(self, job: RolloutJob, *, temperature: float, title: str) -> Any:
+            ids = [task.id for task in job.tasks]
+            return title, temperature, job.iteration, job.first_group, ids
+
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    firsts = []
+    ids = []
+    for host in range(3):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        evaluator = Evaluator(config, Recorder(), tasks)  # type: ignore[arg-type]
+        played: Any = asyncio.run(evaluator.play(greedy=True))
+        title, temperature, iteration, first, own = played["sampled"]
+        assert (title, temperature, iteration) == ("panel, sampled", 0.4, -1)
+        assert played["greedy"] == ("panel, greedy", 0.0, -2, first, own)
+        firsts.append(first)
+        ids += own
+    # The number of a group is the position of its task in the panel.
+    assert ids == [task.id for task in tasks]
+    assert firsts == [0, 2, 4]
+
+
+def test_results_of_another_evaluation_have_a_file_of_their_own(tmp_path: Path) -> None:
+    record = {"panel": "test", "agent": "plain", "iteration": 3, "settings": {"seed": 0}}
+    path = evaluation._result_path(tmp_path, record)
+    assert path == tmp_path / "eval_test.json"
+    path.write_text(json.dumps({**record, "results": {}}))
+    assert evaluation._result_path(tmp_path, record) == path
+    later = record | {"iteration": 4}
+    second = evaluation._result_path(tmp_path, later)
+    assert second == tmp_path / "eval_test_2.json"
+    second.write_text('{"pan')  # what is damaged may be results of anything
+    assert evaluation._result_path(tmp_path, later) == tmp_path / "eval_test_3.json"
+    agent = later | {"agent": "own.agents:TERSE"}
+    assert evaluation._result_path(tmp_path, agent) == tmp_path / "eval_test_TERSE.json"
 
 
 def test_rows_that_do_not_fit_the_mesh_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:

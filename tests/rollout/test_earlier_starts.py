@@ -137,6 +137,11 @@ def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
             assert past.actions == ("0.0",)
             assert past.source == EARLIER
         counts.add(len(changed))
+    # As from a checkpoint.
+    resumed = make_starts(3)
+    resumed.restore(json.loads(json.dumps(starts.record())))
+    tasks_again, states_again = resumed.choose(drawn, 7)
+    assert (tasks_again, states_again.pasts) == (tasks, changed)
     assert len(counts) > 1
     assert max(counts) <= 3
 

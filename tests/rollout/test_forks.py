@@ -19,6 +19,7 @@ from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
 from gigpo_jax.rollout.fork_starts import Forks
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
+from gigpo_jax.rollout.recorded_starts import past_before
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at
@@ -162,6 +163,23 @@ def test_without_a_finished_episode_all_begin_at_the_start() -> None:
     failed = Trajectory(Task("t", "", "train"), 0, 0, [make_turn()])
     failed.abort("broken", policy_dependent=False)
     assert FORKS.begin_forks([failed], 0) == [BEGINNING] * 3
+
+
+def test_the_past_of_a_state_has_what_was_earned_and_spent_before_it() -> None:
+    turns = [
+        make_turn(
+            action=f"act {number}",
+            observation=f"seen {number}",
+            anchor=f"state {number}",
+            reward=reward,
+            response_tokens=np.zeros(2**number, np.int32),
+        )
+        for number, reward in enumerate((0.5, -0.25, 4.0))
+    ]
+    earlier = Past(("first",), ("seen", "state"), 8.0, 16, source="earlier_starts")
+    episode = Trajectory(Task("t", "", "train"), 0, 0, turns, past=earlier)
+    expected = Past(("first", "act 0", "act 1"), ("seen 2", "state 2"), 8.25, 19, source="forks")
+    assert past_before(episode, 2, "forks") == expected
 
 
 def test_statistics_of_episodes_leave_forks_out() -> None:

@@ -72,6 +72,17 @@ def test_the_sample_has_reward_and_credit_of_each_step_and_texts_as_they_are() -
     assert sample_text(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
 
 
+def test_a_summary_is_no_step_and_shows_its_prompt() -> None:
+    summary = replace(STEP, prompt="Sum up.", observation="not shown", is_summary=True)
+    episode = replace(EPISODE, steps=(STEP, summary, LAST))
+    text = sample_text(Rollouts(0, 1.0, (episode,), {}))
+    headings = [line.partition(":")[0] for line in text.splitlines() if line.startswith("###")]
+    assert headings == ["### Step 1", "### Summary", "### Step 2"]
+    assert "Prompt\n\n    Sum up.\n" in text
+    assert "not shown" not in text
+    assert text.startswith("**won**, score 1, 2 steps\n")
+
+
 def test_pictures_of_the_sample_have_numbers_and_their_states_stand_in_the_text() -> None:
     first_picture, second_picture = (
         encode_png(np.full((28, 56, 3), value, np.uint8)) for value in (1, 2)

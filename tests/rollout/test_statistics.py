@@ -60,11 +60,25 @@ def test_means_over_episodes_and_steps_without_the_aborted():
     assert metrics["action/admissible_rate"] == pytest.approx(2 / 3)
     assert metrics["response/length_mean"] == pytest.approx(5)
     assert metrics["response/truncated_share"] == pytest.approx(1 / 4)
+    assert metrics["prompt/length_mean"] == pytest.approx(10)
     assert (
         metrics["rollout/episodes"],
         metrics["rollout/steps"],
         metrics["rollout/generated_tokens"],
     ) == (3, 4, 20)
+
+
+def test_episodes_are_counted_by_how_they_ended():
+    won, lost, failed, cancelled = (episode("heat", [turn(1)], number == 0) for number in range(4))
+    failed.abort("the environment failed", policy_dependent=True)
+    failed.replayed = lost.replayed = won.replayed = True
+    cancelled.leave_unfinished()
+    for seconds, trajectory in enumerate((won, lost, failed, cancelled), 1):
+        trajectory.environment_s = 2.0**seconds
+    metrics = metrics_of([won, lost, failed, cancelled])
+    names = ("replayed", "aborted", "unfinished", "aborted_policy_dependent")
+    assert [metrics[f"episode/{name}"] for name in names] == [3, 1, 1, 1]
+    assert metrics["time/environment"] == pytest.approx((2 + 4) / 2)
 
 
 def test_regret_is_summed_over_the_episodes_that_tell_it():

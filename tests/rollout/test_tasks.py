@@ -1,7 +1,9 @@
 """The order of tasks is a function of seed and iteration alone."""
 
+import json
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
@@ -67,6 +69,10 @@ def test_types_that_succeed_half_the_time_are_drawn_most():
     }
     # p (1 - p) + 0.05: 0.05, 0.05 and 0.3.
     assert by_type == pytest.approx({"a": 1 / 8, "b": 1 / 8, "c": 3 / 4}, abs=1e-4)
+    # As from a checkpoint.
+    resumed = Curriculum(default_config(), tasks)
+    resumed.restore(json.loads(json.dumps(curriculum.record())))
+    np.testing.assert_array_equal(resumed.weights(), weights)
     drawn = draw_tasks(tasks, 3, 8, seed=1, weights=weights)
     assert len({task.id for task in drawn}) == 8
     assert (
@@ -91,3 +97,16 @@ def test_a_curriculum_needs_types():
 
 def test_one_host_does_everything():
     assert host_share(TASKS) == (0, TASKS)
+
+
+def test_hosts_have_contiguous_shares_of_the_groups(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    shares = []
+    for host in range(3):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        shares.append(host_share("abcdef"))
+        with pytest.raises(
+            InputError, match=r"config\.train\.groups=10: must be a multiple of the 3 hosts"
+        ):
+            host_share(TASKS)
+    assert shares == [(0, "ab"), (2, "cd"), (4, "ef")]

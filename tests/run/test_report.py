@@ -6,7 +6,9 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
 import gigpo_jax
@@ -154,6 +156,35 @@ def test_the_remaining_time_is_never_negative() -> None:
     for _ in range(2):
         remaining.add({"time/iteration": 5.0, "time/compile": 9.0})
     assert remaining.seconds(config, 2) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [("NVIDIA H100 80GB HBM3", 989e12), ("TPU v5 lite", 197e12), ("TPU v5p", 459e12), ("new", 0)],
+)
+def test_throughput_is_work_a_second_and_mfu_is_of_the_peak_of_all_devices(
+    kind: str, peak: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "an accelerator")
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind=kind)])
+    metrics = {
+        "rollout/steps": 30.0,
+        "rollout/generated_tokens": 600.0,
+        "time/rollout": 4.0,
+        "batch/tokens": 9000.0,
+        "time/update": 5.0,
+    }
+    rates = report.throughput_metrics(metrics, 6 * 10**9, 8)
+    assert rates.pop("throughput/mfu", 0.0) == pytest.approx(
+        6e9 * 1800 / (8 * peak) if peak else 0.0
+    )
+    assert rates == {
+        "throughput/generated_tokens_per_s": 150.0,
+        "throughput/env_steps_per_s": 7.5,
+        "throughput/trained_tokens_per_s": 1800.0,
+    }
+    # The first record is of an evaluation alone.
+    assert report.throughput_metrics({"time/eval": 3.0}, 6 * 10**9, 8) == {}
 
 
 def test_all_bars_are_made_in_one_place() -> None:

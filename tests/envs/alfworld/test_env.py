@@ -94,6 +94,12 @@ def test_regret_counts_the_commands_that_an_action_wastes(small):
     regrets = [env.step(command).info["regret"] for command in (away, *commands)]
     assert regrets[0] > 0
     assert regrets[1:] == [0.0] * len(commands)
+    # The first command of a later episode is compared with its own start.
+    other = env.tasks("train")[1]
+    env.reset(other)
+    assert env.step(walkthrough(small, other)[0]).info["regret"] == 0.0
+    env.reset(task)
+    assert env.step("look").info["regret"] == 1.0
     plain = make(small)
     plain.reset(task)
     assert "regret" not in plain.step("look").info

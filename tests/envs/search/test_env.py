@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class Fixed:
 
 
 def started(
-    world: Path, retriever: Fixed, **options: int
+    world: Path, retriever: Fixed, **options: Any
 ) -> tuple[SearchEnv, str, tuple[str, ...]]:
     env = SearchEnv(str(world), retriever, **{"topk": 2, "max_steps": 4} | options)
     task = env.tasks("train")[0]
@@ -66,6 +67,18 @@ def test_an_episode_of_searches_and_an_answer(world: Path) -> None:
     assert (last.reward, last.done, last.info) == (1.0, True, {"won": True, "score": 1.0})
     assert env.step("<search>more</search>").reward == 0.0
     assert len(retriever.asked) == 1
+
+
+def test_the_past_can_be_part_of_the_anchor(world: Path) -> None:
+    env, question, _ = started(world, Fixed("x"), anchor="information+past")
+    block = "<information>\n[1] x\n</information>"
+    anchors = [
+        env.step(action).observation.anchor
+        for action in ("<search>a</search>", "look around", "<search>b</search>")
+    ]
+    once = f"{question}\n{block}"
+    assert anchors == [once, once, f"{once}\n{block}"]
+    assert env.reset(env.tasks("train")[0]).anchor == question
 
 
 def test_the_fourth_turn_ends_it_and_at_most_three_searches_run(world: Path) -> None:

@@ -122,6 +122,22 @@ def test_attributes_are_also_looked_for_in_the_texts():
     assert (score.attributes, score.price, score.total) == (4, False, 4 / 6)
 
 
+def test_a_price_of_just_the_cap_and_values_of_options_count():
+    goal = _goal(options=("large", "black"), price_cap=10.0)
+
+    def score(price, **options):
+        bought = score_purchase(
+            _product(), price, options, goal, nouns=["shoes"], goal_nouns=["shoes"]
+        )
+        return bought.options, bought.price, bought.total
+
+    # One attribute, two options and the price are four terms.
+    assert score(10.0, size="large") == (1, True, 3 / 4)
+    assert score(10.01, size="large") == (1, False, 2 / 4)
+    assert score(9.0, size="large", color="black") == (2, True, 1.0)
+    assert score(9.0, black="red", large="small") == (0, True, 2 / 4)
+
+
 def test_taggers(tmp_path, monkeypatch):
     assert tag_builtin("COSYCOST Comfortable Throw Pillow Cover for the Home Office, 2 Pack") == (
         "cosycost",
