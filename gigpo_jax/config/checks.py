@@ -12,7 +12,6 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
-from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
 # Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
@@ -26,7 +25,7 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     _check_sizes(config)
     _check_prefill(config)
     _check_old_logprobs(config)
-    _check_loss(config)
+    _check_ratio(config)
     parts = [PARTS[name] for name in used_parts(config)]
     for part in parts:
         if part.check:
@@ -51,9 +50,8 @@ def used_parts(config: ConfigDict) -> list[str]:
         "servers": config.engine.name != "jax",
         "vLLM servers": config.engine.name == "vllm",
         "adapter": config.model.param_dtype != "float32",
-        "critic": algorithm.critic_values > 0 or config.critic.kind != "none",
+        "critic": algorithm.critic_values > 0,
         "starts of episodes": algorithm.fork_choice != "",
-        "agents": config.eval.trials > 1,
         "random weights": not config.model.path,
     }
     # Environments of a mix may have keys of any part, and a harness is the endpoint's.
@@ -137,14 +135,6 @@ def _check_old_logprobs(config: ConfigDict) -> None:
         "it compares the engine with the learner's own log-probabilities",
         "use rl.old_logprobs=recompute, or none",
     )
-    if rl.importance_correction in MASKS:
-        require(
-            rl.importance_cap > 1,
-            config,
-            "rl.importance_cap",
-            f"{rl.importance_correction} keeps ratios from 1 / cap to cap",
-            "use a number greater than 1",
-        )
     if rl.ratio in SENSITIVE:
         require(
             rl.old_logprobs == "recompute" or config.engine.dtype == "float32",
@@ -155,7 +145,7 @@ def _check_old_logprobs(config: ConfigDict) -> None:
         )
 
 
-def _check_loss(config: ConfigDict) -> None:
+def _check_ratio(config: ConfigDict) -> None:
     rl = config.rl
     algorithm = find_algorithm(rl.algorithm, rl.settings)
     if algorithm.token_weights is not None or algorithm.token_advantages is not None:
@@ -166,16 +156,6 @@ def _check_loss(config: ConfigDict) -> None:
             f"one cost for all tokens of a response, so {rl.algorithm} cannot weigh them",
             "choose token or sequence",
         )
-    if not rl.kl_coef:
-        reason = "not read with rl.kl_coef=0"
-        require(rl.kl_in == "loss", config, "rl.kl_in", reason, "leave it out")
-    if "hoelder" not in rl.ratio:
-        require_default(config, "rl.hoelder_first", f"rl.ratio={rl.ratio}")
-        require_default(config, "rl.hoelder_last", f"rl.ratio={rl.ratio}")
-    if rl.importance_correction == "none":
-        require_default(config, "rl.importance_cap", "rl.importance_correction=none")
-    if rl.anchor_match != "similar":
-        require_default(config, "rl.similarity", f"rl.anchor_match={rl.anchor_match}")
 
 
 def _check_environment(config: ConfigDict, run: ConfigDict) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import DEFAULTS, KEYS
+from gigpo_jax.config.keys import AUTO, DEFAULTS, KEYS
 from gigpo_jax.config.resolve import declared_types, unknown_keys
 from gigpo_jax.core import packaged
 from gigpo_jax.core.errors import InputError, nearest_names
@@ -152,7 +152,7 @@ def _set_key(config: ConfigDict, key: str, text: str) -> None:
     is_unset = False
     if key in KEYS:
         kind = type(DEFAULTS[key])
-        is_unset = KEYS[key].auto and text == "auto"
+        is_unset = key in AUTO and text == "auto"
     elif key in options:
         kind = options[key]
         # An empty text sets an option back to its default, also one that the config file has set.

@@ -20,7 +20,6 @@ from gigpo_jax.rl.ratios import Correction, Ratio
 # jax keeps 32 bits of a seed, so larger ones would repeat; numpy takes no negative ones.
 SEED = Rule(f"from 0 to {2**31 - 1}", lambda value: 0 <= value < 2**31)
 COUNT = Rule("-1 or at least 1", lambda value: value == -1 or value > 0)
-POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 RATIOS = get_args(Ratio)
 CORRECTIONS = get_args(Correction)
 DTYPE = one_of("float32", "bfloat16")
@@ -201,21 +200,8 @@ CORE: dict[str, Key] = {
     "rl.ratio": Key(
         "token", "probability ratio that is clipped (docs/loss.md)", one_of(*RATIOS), auto=True
     ),
-    # For HölderPO, whose schedule of the exponent differs by task.
-    "rl.hoelder_first": Key(
-        1.0,
-        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; p then "
-        "changes linearly",
-        POWER,
-        auto=True,
-    ),
-    "rl.hoelder_last": Key(-1.0, "exponent p after the last iteration", POWER, auto=True),
     "rl.kl_coef": Key(
         0.01, "coefficient of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True
-    ),
-    # For PPO, whose KL penalty is in the rewards.
-    "rl.kl_in": Key(
-        "loss", "place of the KL term: in the loss, or in the rewards", one_of("loss", "reward")
     ),
     "rl.entropy_coef": Key(0.0, "coefficient of the entropy bonus", NOT_NEGATIVE),
     "rl.loss_mean": Key(
@@ -234,26 +220,6 @@ CORE: dict[str, Key] = {
         "auto",
         "weights of tokens or responses by learner / engine, or masks of responses (docs/loss.md)",
         one_of("auto", *CORRECTIONS),
-    ),
-    # For servers that round otherwise: each correction has a cap of its own in its paper.
-    "rl.importance_cap": Key(
-        2.0,
-        "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap",
-        POSITIVE,
-        auto=True,
-    ),
-    "rl.anchor_match": Key(
-        "exact",
-        "condition for two anchor states to be the same",
-        one_of("exact", "similar"),
-        auto=True,
-    ),
-    "rl.similarity": Key(0.9, "threshold of anchor_match=similar", FRACTION, auto=True),
-    "critic.kind": Key(
-        "none",
-        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
-        one_of("none", "model", "head"),
-        auto=True,
     ),
     # optimizer, in float32
     "optim.name": Key(
@@ -325,13 +291,6 @@ CORE: dict[str, Key] = {
     "eval.tasks": Key(0, "number of the panel's first tasks to evaluate; 0: all", NOT_NEGATIVE),
     "eval.temperature": Key(0.4, "temperature of evaluation; 0: greedy", NOT_NEGATIVE),
     "eval.greedy": Key(False, "whether greedy evaluations are added before and after training"),
-    "eval.trials": Key(
-        1,
-        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
-        "(docs/agents.md)",
-        POSITIVE,
-        auto=True,
-    ),
     "checkpoint.every": Key(
         10, "number of iterations between checkpoints", POSITIVE, may_change=True
     ),

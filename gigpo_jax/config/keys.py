@@ -22,6 +22,7 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "vLLM servers": "gigpo_jax.engines.vllm.keys:PART",
         "adapter": "gigpo_jax.learner.adapter_keys:PART",
         "critic": "gigpo_jax.learner.critic_keys:PART",
+        "losses": "gigpo_jax.learner.loss_keys:PART",
         "rollouts ahead": "gigpo_jax.rollout.ahead_keys:PART",
         "rewards": "gigpo_jax.rollout.reward_keys:PART",
         "limits that grow": "gigpo_jax.rollout.step_limit_keys:PART",
@@ -62,10 +63,19 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "model.lora.path": "",
     },
     "critic": {
+        "critic.kind": "none",
         "critic.path": "",
         "critic.lr": 1e-5,
         "critic.clip": 0.5,
         "critic.warmup_iterations": 0,
+    },
+    "losses": {
+        "rl.hoelder_first": 1.0,
+        "rl.hoelder_last": -1.0,
+        "rl.kl_in": "loss",
+        "rl.importance_cap": 2.0,
+        "rl.anchor_match": "exact",
+        "rl.similarity": 0.9,
     },
     "rollouts ahead": {"train.max_staleness": 0, "train.inflight": False, "engine.devices": 0},
     "rewards": {"env.regret": False, "env.regret_reward": 0.0, "env.overlong_buffer": 0},
@@ -82,7 +92,7 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "train.earlier_starts": 0.0,
     },
     "plans": {"env.plan": "none"},
-    "agents": {"agent": "plain", "eval.examples": 1},
+    "agents": {"agent": "plain", "eval.trials": 1, "eval.examples": 1},
     "endpoint": {"serve.host": "127.0.0.1", "serve.port": 0, "serve.clamp": False},
     "several devices": {"mesh.data": -1, "mesh.fsdp": 1, "mesh.tensor": 1},
     "slow environments": {"env.start_timeout_s": 120.0, "env.step_timeout_s": 60.0},
@@ -114,6 +124,17 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     **METHOD_DEFAULTS,
 }
+# Keys that are unset (None) until `resolve`, which may have another default for them.
+_PART_AUTO = (
+    "rl.hoelder_first",
+    "rl.hoelder_last",
+    "rl.importance_cap",
+    "rl.anchor_match",
+    "rl.similarity",
+    "critic.kind",
+    "eval.trials",
+)
+AUTO = (*(name for name, key in CORE.items() if key.auto), *_PART_AUTO)
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in CORE.items()}
 _PART_OF: dict[str, str] = {}
 for _part, _defaults in PART_DEFAULTS.items():

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict, config_dict
 from gigpo_jax.config import mix
 from gigpo_jax.config.checks import SENSITIVE, check_config
 from gigpo_jax.config.core_keys import CORE
-from gigpo_jax.config.keys import DEFAULTS, KEYS, find_section, flatten, is_default, value_of
+from gigpo_jax.config.keys import AUTO, DEFAULTS, KEYS, find_section, flatten, is_default, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.prompt_building import is_conversation
@@ -30,8 +30,7 @@ def default_config() -> ConfigDict:
         section, last = find_section(config, name, make=True)
         # A placeholder is None and still has a type, so that a config file cannot set a text for a
         # number.
-        is_auto = name in CORE and CORE[name].auto
-        section[last] = config_dict.placeholder(type(default)) if is_auto else default
+        section[last] = config_dict.placeholder(type(default)) if name in AUTO else default
     for name in mix.SECTIONS:
         section, last = find_section(config, name, make=True)
         section[last] = ConfigDict()
@@ -58,7 +57,7 @@ def resolve(config: ConfigDict, *, trains: bool = True) -> ConfigDict:
         raise error
     for name in KEYS:
         value = value_of(config, name)
-        if (name not in CORE and is_default(config, name)) or (value is None and KEYS[name].auto):
+        if (name not in CORE and is_default(config, name)) or (value is None and name in AUTO):
             continue
         complaint = KEYS[name].complaint(value)
         require(not complaint, config, name, complaint)
@@ -127,17 +126,16 @@ def _fill_defaults(config: ConfigDict) -> None:
     defaults["critic.kind"] = "model" if algorithm.critic_values else "none"
     if rl.importance_correction == "masked_mean":
         defaults["rl.importance_cap"] = 1.001  # geometric means are close to 1
-    defaults["eval.trials"] = 1
     if config.agent != "plain":
         from gigpo_jax.env_bridge.agents import find_agent
 
         defaults["eval.trials"] = find_agent(config.agent).trials
     defaults["engine.slots"] = _default_slots(config)
     defaults |= _prefill_defaults(config)
-    for name, key in CORE.items():
+    for name in AUTO:
         if value_of(config, name) is None:
             section, last = find_section(config, name)
-            section[last] = defaults.get(name, key.default)
+            section[last] = defaults.get(name, DEFAULTS[name])
     # Last: it reads rl.ratio, which is filled in above.
     _choose_logprobs(config, defaults)
 

@@ -5,10 +5,16 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, is_default, part_keys
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, one_of
 from gigpo_jax.rl.algorithms import find_algorithm
 
 KEYS = part_keys(
+    declare(
+        "critic.kind",
+        "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
+        one_of("none", "model", "head"),
+        auto=True,
+    ),
     declare(
         "critic.path",
         'model folder or exported critic to start from; "": the weights of model.path',
@@ -36,7 +42,7 @@ def check(config: ConfigDict, trains: bool) -> None:
     if not find_algorithm(name, config.rl.settings).critic_values:
         reason = f"not used, because {name} has no critic"
         # All keys of the section: none of them would be read.
-        for key in ("critic.kind", *KEYS):
+        for key in KEYS:
             require(is_default(config, key), config, key, reason, "leave the key out")
         return
     reason = f"{name} needs a critic"

@@ -5,13 +5,20 @@ from ml_collections import ConfigDict
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, is_default, part_keys
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE
+from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
 
 KEYS = part_keys(
     declare(
         "agent", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
+    ),
+    declare(
+        "eval.trials",
+        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
+        "(docs/agents.md)",
+        POSITIVE,
+        auto=True,
     ),
     declare(
         "eval.examples",

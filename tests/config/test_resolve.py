@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.core_keys import CORE
-from gigpo_jax.config.keys import KEYS, PARTS, flatten
+from gigpo_jax.config.keys import AUTO, KEYS, PARTS, flatten
 from gigpo_jax.config.removed_keys import MOVED, REMOVED
 from gigpo_jax.config.resolve import unknown_keys
 from gigpo_jax.core.errors import InputError
@@ -233,6 +233,7 @@ def test_the_core_has_few_keys_and_none_that_was_removed():
     parts = [part.keys.keys() for part in PARTS.values()]
     names = [*CORE, *itertools.chain.from_iterable(parts)]
     assert len(names) == len(set(names)) == len(KEYS) <= 146
+    assert {name for name in names if KEYS[name].auto} == {*AUTO}
     fields = ("options", "generate_options", "expert_options")
     entries = registry.ENVIRONMENTS.values()
     options = sum(len(getattr(entry, field)) for entry in entries for field in fields)

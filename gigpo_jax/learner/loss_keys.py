@@ -1,0 +1,63 @@
+"""Config keys of a few variants of the loss and of anchor groups."""
+
+from ml_collections import ConfigDict
+
+from gigpo_jax.config.key_types import Part
+from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.requirements import require, require_default
+from gigpo_jax.core.settings import FRACTION, POSITIVE, Rule, one_of
+from gigpo_jax.rl.ratios import MASKS
+
+POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
+KEYS = part_keys(
+    # For HölderPO, whose schedule of the exponent differs by task.
+    declare(
+        "rl.hoelder_first",
+        "exponent p of ratio=hoelder and hoelder_tokens in the first iteration; p then "
+        "changes linearly",
+        POWER,
+        auto=True,
+    ),
+    declare("rl.hoelder_last", "exponent p after the last iteration", POWER, auto=True),
+    # For PPO, whose KL penalty is in the rewards.
+    declare(
+        "rl.kl_in", "place of the KL term: in the loss, or in the rewards", one_of("loss", "reward")
+    ),
+    # For servers that round otherwise: each correction has a cap of its own in its paper.
+    declare(
+        "rl.importance_cap",
+        "largest weight of a truncated correction; masks keep ratios from 1 / cap to cap",
+        POSITIVE,
+        auto=True,
+    ),
+    declare(
+        "rl.anchor_match",
+        "condition for two anchor states to be the same",
+        one_of("exact", "similar"),
+        auto=True,
+    ),
+    declare("rl.similarity", "threshold of anchor_match=similar", FRACTION, auto=True),
+)
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that the keys are read, and the range of a mask."""
+    del trains
+    rl = config.rl
+    if not rl.kl_coef:
+        reason = "not read with rl.kl_coef=0"
+        require(rl.kl_in == "loss", config, "rl.kl_in", reason, "leave it out")
+    if "hoelder" not in rl.ratio:
+        require_default(config, "rl.hoelder_first", f"rl.ratio={rl.ratio}")
+        require_default(config, "rl.hoelder_last", f"rl.ratio={rl.ratio}")
+    if rl.importance_correction == "none":
+        require_default(config, "rl.importance_cap", "rl.importance_correction=none")
+    if rl.importance_correction in MASKS:
+        reason = f"{rl.importance_correction} keeps ratios from 1 / cap to cap"
+        fix = "use a number greater than 1"
+        require(rl.importance_cap > 1, config, "rl.importance_cap", reason, fix)
+    if rl.anchor_match != "similar":
+        require_default(config, "rl.similarity", f"rl.anchor_match={rl.anchor_match}")
+
+
+PART = Part(KEYS, check=check)
