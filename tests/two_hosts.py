@@ -80,13 +80,16 @@ def found(groups: range) -> dict:
     starts.add(trajectories, 0)
     evaluator = Evaluator(config, Replay(), TASKS)  # type: ignore[arg-type]
     played = asyncio.run(evaluator.play(greedy=False))["sampled"]
+    in_full = asyncio.run(evaluator.play(greedy=True))
     return {
         "advantages": credit.total.tolist(),
         "credit": metrics_of_credit,
         "lessons": join_lessons(trajectories, all_rows),
         "states": starts.record(),
         "trials": summarise_outcomes(collect_outcomes(played, TASKS, 2)),
-        "panel": panel_metrics(evaluator.outcomes(asyncio.run(evaluator.play(greedy=True)))),
+        "panel": panel_metrics(
+            {decoding: collect_outcomes(episodes, TASKS) for decoding, episodes in in_full.items()}
+        ),
     }
 
 

@@ -110,9 +110,6 @@ def _check_prefill(config: ConfigDict) -> None:
         fix = f"the largest must be sampling.max_prompt_tokens={prompt_tokens}"
         require(is_largest, config, "engine.prefill_buckets", reason, fix)
     if not engine.prefill_chunk:
-        reason = "responses are kept where prompts are read in chunks"
-        fix = "add --config.engine.prefill_chunk=32, or leave it out"
-        require(not engine.keep_responses, config, "engine.keep_responses", reason, fix)
         return
     chunk = engine.prefill_chunk
     fix = f"at most sampling.max_prompt_tokens={prompt_tokens}"

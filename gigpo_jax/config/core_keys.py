@@ -127,13 +127,6 @@ CORE: dict[str, Key] = {
         NOT_NEGATIVE,
         auto=True,
     ),
-    # For gigpo serve, which cannot know whether programs hold conversations.
-    "engine.keep_responses": Key(
-        False,
-        "whether the next call of a conversation continues in its slot, or False: responses are "
-        "read again (docs/conversations.md); auto: True for conversations read in chunks",
-        auto=True,
-    ),
     "engine.decode_steps": Key(16, "number of decode steps per device call", POSITIVE),
     "sampling.temperature": Key(1.0, "temperature of training rollouts", POSITIVE),
     "sampling.max_prompt_tokens": Key(

@@ -29,6 +29,7 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "groups": "gigpo_jax.rollout.group_keys:PART",
         "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
         "plans": "gigpo_jax.rollout.plan_keys:PART",
+        "conversations": "gigpo_jax.rollout.conversation_keys:PART",
         "agents": "gigpo_jax.rollout.agent_keys:PART",
         "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
         "several devices": "gigpo_jax.config.mesh_keys:PART",
@@ -92,6 +93,7 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "train.earlier_starts": 0.0,
     },
     "plans": {"env.plan": "none"},
+    "conversations": {"engine.keep_responses": False},
     "agents": {"agent": "plain", "eval.trials": 1, "eval.examples": 1},
     "endpoint": {"serve.host": "127.0.0.1", "serve.port": 0, "serve.clamp": False},
     "several devices": {"mesh.data": -1, "mesh.fsdp": 1, "mesh.tensor": 1},
@@ -133,6 +135,7 @@ _PART_AUTO = (
     "rl.similarity",
     "critic.kind",
     "eval.trials",
+    "engine.keep_responses",
 )
 AUTO = (*(name for name, key in CORE.items() if key.auto), *_PART_AUTO)
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in CORE.items()}

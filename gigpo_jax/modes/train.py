@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.core.files import write_json
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
@@ -44,8 +43,7 @@ from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, reco
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
 
 if TYPE_CHECKING:
-    from gigpo_jax.env_bridge.panels import Panel
-    from gigpo_jax.env_bridge.types import Task
+    from gigpo_jax.modes.panel_evaluation import PanelEvaluation
 
 SAVE_S = 600.0  # time after which an iteration is saved, whatever `checkpoint.every`
 
@@ -125,7 +123,7 @@ class Trainer:
     Attributes:
       hosts: Hosts that train together.
       tasks: Tasks of training, of all environments.
-      panel: Name and tasks of the panel that evaluates the policy; None without one.
+      evaluation: Player of the panel that evaluates the policy; None without one.
       sources: What chooses the tasks of groups and learns from their results, by name.
       done: Number of iterations whose updates are made, which a checkpoint records.
       pending: Metrics of iteration `done` that wait for its evaluation; None once they are written.
@@ -147,7 +145,7 @@ class Trainer:
         environments = list_environments(config)
         with show_stage("reading the tasks"):
             self.tasks = all_tasks(environments)
-            self.panel = _panel_tasks(config, environments)
+            self.evaluation = self._open_evaluation(environments)
         self.sources = make_sources(config, self.tasks, is_training=True)
 
         policy = open_policy(config, workdir, self.mesh, signal_bytes)
@@ -195,6 +193,15 @@ class Trainer:
             self.writer.open_loggers(loggers, config)
             # Set-up has succeeded: `__exit__` closes them.
             self._resources = resources.pop_all()
+
+    def _open_evaluation(self, environments: list[RunEnvironment]) -> "PanelEvaluation | None":
+        """Reads the panel of a run; None for a run that is not evaluated."""
+        if not report.has_panel(self.config):
+            return None
+        # Here: an iteration needs none of it.
+        from gigpo_jax.modes.panel_evaluation import PanelEvaluation
+
+        return PanelEvaluation(self.config, environments, self.workdir)
 
     def _restore(self) -> dict[str, int]:
         """Restores the newest checkpoint; returns the metrics' steps it covers."""
@@ -409,25 +416,16 @@ class Trainer:
         """Plays the panel when due, or in full: greedily too; returns the results' metrics."""
         every = self.config.eval.every
         is_due = in_full or (every and self.done % every == 0)
-        if self.panel is None or not is_due:
+        evaluation = self.evaluation
+        if evaluation is None or not is_due:
             return {}
-        from gigpo_jax.rollout.evaluator import Evaluator
-        from gigpo_jax.rollout.results import panel_metrics, panel_record
-
-        panel, tasks = self.panel
-        evaluator = Evaluator(self.config, self.worker, tasks)
 
         async def play_panel() -> dict[str, list[Trajectory]]:
             # A rollout that runs ahead has the engine until its end.
             async with self.reserve_engine("eval"):
-                return await evaluator.play(greedy=self.config.eval.greedy and in_full)
+                return await evaluation.play(self.worker, in_full=in_full)
 
-        results = evaluator.outcomes(await self.hosts.share(play_panel()))
-        # The results are of all hosts and equal on each.
-        if jax.process_index() == 0:
-            path = self.workdir / "evaluations" / f"iteration_{self.done:06d}.json"
-            write_json(path, panel_record(panel, tasks, self.done, results))
-        return panel_metrics(results)
+        return evaluation.record(self.done, await self.hosts.share(play_panel()))
 
     def record(self, metrics: dict[str, float]) -> None:
         """Writes and prints the metrics of an iteration."""
@@ -454,18 +452,6 @@ class Trainer:
         self.checkpoints.save_parts(self.done, self.learner.checkpoint_parts(), record)
         self.saved = self.done
         self._saved_s = time.monotonic()
-
-
-def _panel_tasks(
-    config: ConfigDict, environments: list[RunEnvironment]
-) -> "tuple[Panel, tuple[Task, ...]] | None":
-    """The panel of a run and its tasks; None for a run that is not evaluated."""
-    if not report.has_panel(config):
-        return None
-    # Here, as in `Trainer.evaluate`: an iteration needs none of it.
-    from gigpo_jax.rollout.evaluator import panel_tasks
-
-    return panel_tasks(environments)
 
 
 def staleness(trajectories: list[Trajectory], iteration: int) -> float:

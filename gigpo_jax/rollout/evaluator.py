@@ -1,6 +1,6 @@
 """A panel's tasks, and a worker that plays them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
@@ -11,10 +11,6 @@ from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.rollout.environment import RunEnvironment
-from gigpo_jax.rollout.results import (
-    Outcome,
-    collect_outcomes,
-)
 from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.trajectory import Trajectory
@@ -103,10 +99,3 @@ class Evaluator:
             if number + 1 < len(temperatures):
                 on_decoding(trajectories)
         return trajectories
-
-    def outcomes(self, results: Mapping[str, Sequence[Trajectory]]) -> dict[str, list[Outcome]]:
-        """Returns one episode's outcome of every task, of all hosts in panel order, by decoding."""
-        return {
-            decoding: collect_outcomes(trajectories, self._tasks)
-            for decoding, trajectories in results.items()
-        }

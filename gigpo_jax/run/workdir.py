@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, read_object, write_json
 from gigpo_jax.core.machine import RECORD, describe_machine
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE, METRICS
+from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE, LOCK
 
 logger = logging.getLogger(__name__)
-
-LOCK = ".lock"
-# Removed after a start that fails. Logs of servers stay: errors name them.
-_CREATED_BY_START = ("checkpoints", METRICS)
 
 
 @contextlib.contextmanager
@@ -71,25 +66,9 @@ def _locked(workdir: Path) -> Iterator[None]:
             # config.json is written at the end of set-up. Without it this start has failed, and the
             # folder takes another config. Somebody may have removed the whole folder meanwhile.
             if workdir.exists() and not (workdir / CONFIG).exists():
-                # While the lock is held: a process that has opened the file meanwhile sees that it
-                # has no name any more (`_lock_file`).
-                (workdir / LOCK).unlink(missing_ok=True)
-                _remove_created(workdir, previous_files)
-                with contextlib.suppress(OSError):  # a folder is not empty
-                    # The innermost first.
-                    for path in created_folders:
-                        path.rmdir()
+                from gigpo_jax.run.failed_start import remove_created
 
-
-def _remove_created(workdir: Path, previous_files: set[Path]) -> None:
-    """Removes the files of a start that failed."""
-    for path in set(workdir.iterdir()) - previous_files:
-        if path.name not in _CREATED_BY_START:
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+                remove_created(workdir, previous_files, created_folders)
 
 
 def _lock_file(file: TextIO, workdir: Path) -> str:
