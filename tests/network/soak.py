@@ -1,20 +1,26 @@
 """A long run of two learners and two engine servers: `python -m tests.network.soak MINUTES FLAG...`.
 
-Prints iterations, and descriptors, threads and MB of each process, ten times. Needs root, and
-FLAGs of a model, such as --config.model.path=DIR.
+Prints iterations, programs compiled so far, and descriptors, threads and MB of each process, every
+60th of the time; at the end their slopes, an hour, in the second half. Needs root, and FLAGs of a
+model, such as --config.model.path=DIR.
 """
 
+import dataclasses
+import json
 import pathlib
 import sys
 import tempfile
+import threading
 import time
+
+import numpy as np
 
 from tests.network.hosts import Network
 from tests.network.programs import Usage, start_engine, start_learners
 
 NAMES = ("learner0", "learner1", "engines")
 PORTS = (8000, 8001)
-ROUNDS = 10
+ROUNDS = 60
 
 
 def soak(minutes: float, flags: list[str], folder: pathlib.Path) -> None:
@@ -27,13 +33,29 @@ def soak(minutes: float, flags: list[str], folder: pathlib.Path) -> None:
         urls = ",".join(f"http://{network.addresses['engines']}:{port}" for port in PORTS)
         remote = ("--config.engine.name=jax_server", f"--config.engine.urls={urls}")
         learners = start_learners(network, NAMES[:2], folder / "run", *flags, *remote)
-        metrics = folder / "run" / "metrics.jsonl"
+        processes = (*learners, *engines)
+        for process in processes:
+            # A full pipe would stop its process.
+            threading.Thread(target=process.communicate, daemon=True).start()
+        rounds = []
         for _ in range(ROUNDS):
             time.sleep(60 * minutes / ROUNDS)
-            iterations = metrics.read_text().count("\n") - 1 if metrics.exists() else 0
-            usage = [Usage.of(process) for process in (*learners, *engines)]
-            columns = [f"{u.descriptors} {u.threads} {u.megabytes:.0f}" for u in usage]
-            print(iterations, *columns, sep="\t", flush=True)
+            assert all(process.poll() is None for process in processes)
+            usage = [dataclasses.astuple(Usage.of(process)) for process in processes]
+            columns = ["{} {} {:.0f}".format(*values) for values in usage]
+            print(*progress(folder / "run" / "metrics.jsonl"), *columns, sep="\t", flush=True)
+            rounds.append(usage)
+    latter = np.array(rounds[ROUNDS // 2 :])  # [rounds, processes, 3]
+    hours = np.arange(len(latter)) * minutes / ROUNDS / 60
+    slopes = np.polyfit(hours, latter.reshape(len(latter), -1), 1)[0].reshape(latter.shape[1:])
+    print("an hour", "", *("{:+.1f} {:+.1f} {:+.1f}".format(*row) for row in slopes), sep="\t")
+
+
+def progress(metrics: pathlib.Path) -> tuple[int, int]:
+    """Returns iterations, and programs that host 0 compiled."""
+    lines = metrics.read_text().splitlines()[1:] if metrics.exists() else []
+    # The last line may not be whole yet.
+    return len(lines), json.loads(lines[-2])["compile/count"] if len(lines) > 1 else 0
 
 
 if __name__ == "__main__":
