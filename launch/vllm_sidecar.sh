@@ -7,7 +7,7 @@ usage() {
 launch/vllm_sidecar.sh --model DIR [options]
 
 Starts vLLM servers for a gigpo_jax learner (--config.engine.name=vllm --config.engine.urls=...), prints their
-addresses and waits. Ends all of them when one ends, on Ctrl-C and on SIGTERM.
+addresses and waits. Ends all of them when one ends (status 1), on Ctrl-C and on SIGTERM.
 
   --model DIR         the learner's model.path: a Hugging Face folder
   --weights-dir DIR   folder for new weights, shared with the learner (its engine.weights_dir);
@@ -134,4 +134,8 @@ for index in "${!groups[@]}"; do
   fi
 done
 echo "learner: --config.engine.name=vllm --config.engine.urls=$(IFS=, && echo "${urls[*]}")"
-[ $dry_run = yes ] || wait -n
+[ $dry_run = no ] || exit 0
+# A vLLM server whose engine died has status 0.
+wait -n || true
+echo "vllm_sidecar.sh: a server ended; all end" >&2
+exit 1

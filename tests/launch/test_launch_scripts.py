@@ -173,6 +173,16 @@ def test_a_server_without_a_key_is_refused(host: str) -> None:
     )
 
 
+def test_the_sidecar_fails_when_a_server_ends(tmp_path: pathlib.Path) -> None:
+    server = tmp_path / "python"
+    server.write_text("#!/bin/sh\n")
+    server.chmod(0o755)
+    (tmp_path / "config.json").touch()
+    own = ("--model", str(tmp_path), "--weights-dir", str(tmp_path), "--gpus", "none")
+    done = run("vllm_sidecar.sh", *own, "--python", str(server))
+    assert (done.returncode, done.stderr) == (1, "vllm_sidecar.sh: a server ended; all end\n")
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "says"),
     [

@@ -10,14 +10,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gigpo_jax.engines.jax_server.client import KEY
+from gigpo_jax.engines.vllm.server import VllmServer
 from tests.engines.jax_server.serving import PASSWORD
 from tests.network.hosts import Network
-from tests.processes import patience
+from tests.processes import patience, wait_until
 from tests.runs import CONFIG
 
 LIMIT_S = patience(240)
+START_S = 240  # vLLM on a CPU takes a minute
 COORDINATOR_PORT = 9000
-QUIET = {"TQDM_DISABLE": "1", "JAX_PLATFORMS": "cpu", KEY: PASSWORD}
+QUIET = {
+    "TQDM_DISABLE": "1",
+    "JAX_PLATFORMS": "cpu",
+    KEY: PASSWORD,
+    VllmServer.key_name: PASSWORD,
+}
 
 # Waits until a server listens.
 WAIT = """
@@ -59,11 +66,13 @@ def start_engine(network: Network, host: str, port: int, workdir: Path, *flags: 
     return network.start(host, [*command, f"--config.serve.port={port}"], QUIET)
 
 
-def wait_for_server(network: Network, host: str, server: str, port: int, limit_s: float) -> None:
-    """Waits until a host reaches a port of another one."""
+def wait_for_server(network: Network, host: str, server: str, port: int, process: Process) -> None:
+    """Waits until a host reaches the port of a process on another one."""
     program = [sys.executable, "-c", WAIT, network.addresses[server], str(port)]
-    ((status, _, err),) = end([network.start(host, program)], limit_s)
-    assert status == 0, err
+    waiter = network.start(host, program)
+    assert wait_until(lambda: any(map(has_ended, (waiter, process))), START_S)
+    assert not has_ended(process), process.communicate()
+    assert waiter.returncode == 0, waiter.communicate()
 
 
 def start_learners(
@@ -71,13 +80,14 @@ def start_learners(
     hosts: Sequence[str],
     workdir: Path,
     *flags: str,
+    config: str = CONFIG,
     environments: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[Process]:
     """Starts the learners of one run, one on each of these hosts, which may be the same.
 
     `environments` has variables of single hosts.
     """
-    command = [sys.executable, "-m", "gigpo_jax", "train", f"--config={CONFIG}", *flags]
+    command = [sys.executable, "-m", "gigpo_jax", "train", f"--config={config}", *flags]
     command.append(f"--workdir={workdir}")
     variables = {}
     if len(hosts) > 1:
@@ -95,6 +105,10 @@ def start_learners(
         )
         for index, host in enumerate(hosts)
     ]
+
+
+def has_ended(process: Process) -> bool:
+    return process.poll() is not None
 
 
 def end(processes: Sequence[Process], limit_s: float = LIMIT_S) -> list[tuple[int, str, str]]:

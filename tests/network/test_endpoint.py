@@ -22,7 +22,7 @@ def test_a_stranger_is_refused_and_repeats_add_no_episode(tmp_path: Path, flags:
         command += ["--initial", f"--workdir={tmp_path / 'run'}"]
         command += ["--config.serve.host=0.0.0.0", f"--config.serve.port={PORT}"]
         server = network.start("endpoint", command, QUIET)
-        wait_for_server(network, "client", "endpoint", PORT, LIMIT_S)
+        wait_for_server(network, "client", "endpoint", PORT, server)
 
         def visit(host: str, key: str, episodes: int) -> str:
             words = [VISITOR, address, key, str(episodes), str(sent)]
