@@ -88,6 +88,26 @@ def test_a_bad_value_names_key_value_and_fix(key: str, value: object, fix: str):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"train.minibatch": 6400},
+        {"train.forks": 6},
+        {"train.finish_fraction": 0.25},
+        {"env.overlong_buffer": 512},
+        {"env.first_max_steps": 50, "env.max_steps_iterations": 1},
+        {"batch.row_length": 2560},
+        {"engine.prefill_chunk": 2048},
+        {"seed": 2**31 - 1},
+        {"sampling.max_prompt_tokens": 4},
+    ],
+)
+def test_a_limit_itself_is_allowed(values: dict[str, object]):
+    config = default_config().unlock()
+    config.update_from_flattened_dict(values)
+    resolve(config)
+
+
 def test_anchors_are_those_of_the_environment():
     config = default_config().unlock()
     config.env.anchor = "feedback+sticky"

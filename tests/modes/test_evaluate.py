@@ -74,6 +74,9 @@ def test_aborted_episodes_are_counted_and_left_out():
     assert result["all"]["episodes"] == 3
     assert result["all"]["aborted"] == 1
     assert result["all"]["success_rate"] == pytest.approx(2 / 3)
+    # Standard deviation of 1, 0, 1: 1 / sqrt(3), so the half width is 1.96 / 3.
+    assert result["all"]["score_interval"] == pytest.approx([0.01, 1.32], abs=0.005)
+    assert result["all"]["success_interval"] == list(wilson_interval(2, 3))
     assert result["cool"]["success_rate"] == 1.0
     assert list(result) == ["all", "cool", "heat"]
     assert "| greedy | heat | 1" not in results_table({"greedy": result})

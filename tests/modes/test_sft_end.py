@@ -31,6 +31,24 @@ def test_the_end_of_sequence_token_is_learnt_where_no_stop_string_ends_a_respons
     assert tokenizer.decode(tokens).startswith("<action>look around</action>")
 
 
+def test_only_responses_within_their_limit_are_learnt_and_prompts_keep_their_end() -> None:
+    config = default_config()
+    config.sampling.stop = ()
+    config.sampling.max_response_tokens, config.sampling.max_summary_tokens = 4, 3
+    config.sampling.max_prompt_tokens = 5
+    tokenizer = word_tokenizer(["a b c d e f"])
+    policy = Policy(SMALL["mha_tied"], None, tokenizer)
+    # A token each and one for the end.
+    turns = [DemonstratedTurn("a b c d e f", text, ()) for text in ("a b c", "a b c d", "f")]
+    turns += [DemonstratedTurn("e", text, (), is_summary=True) for text in ("b c", "b c d")]
+    [samples] = sft.encode_demonstrations([Demonstration(tuple(turns), True)], policy, config)
+    end = tokenizer.stop_token_ids[0]
+    responses = [sample.response_tokens.tolist() for sample in samples]
+    assert responses == [[*tokenizer.encode(text), end] for text in ("a b c", "f", "b c")]
+    prompt = tokenizer.encode_chat("a b c d e f")
+    assert [sample.prompt_tokens.tolist() for sample in samples[:2]] == [prompt[-5:]] * 2
+
+
 @pytest.mark.slow
 def test_few_episodes_leave_nothing_to_hold_out(tmp_path: Path) -> None:
     flags = ("--config.sft.episodes=4", "--config.sft.epochs=1")

@@ -1,10 +1,15 @@
 """A run's environments as its config describes them: options of builders, settings of episodes."""
 
+from pathlib import Path
+
 import pytest
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config
-from gigpo_jax.rollout.environment import env_options, episode_settings
+from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
+from gigpo_jax.envs import registry
+from gigpo_jax.rollout.environment import env_options, episode_settings, list_environments
+from gigpo_jax.rollout.evaluator import panel_tasks
 from gigpo_jax.rollout.prompt_changes import summary_limit
 
 
@@ -32,6 +37,31 @@ def test_options_that_a_builder_does_not_take_are_left_out() -> None:
     assert env_options(config) == {}
     config.env.anchor = "state"
     assert env_options(config) == {"anchor": "state"}
+
+
+def test_a_panel_has_its_first_tasks_or_all_with_the_labels_of_their_environments(
+    tmp_path: Path,
+) -> None:
+    env = registry.make("example", games=5)
+    ids = [f"test/{number:04d}" for number in (4, 0, 3)]
+    write_panel(tmp_path / "three.json", freeze_panel("three", "example", env, "test", ids=ids))
+    panel = str(tmp_path / "three.json")
+    config = make_config(**{"env.name": "example", "eval.panel": panel})
+    for tasks, expected in ((0, ids), (2, ids[:2]), (9, ids)):
+        config.eval.tasks = tasks
+        found = panel_tasks(list_environments(config))
+        assert found is not None
+        assert [task.id for task in found[1]] == expected
+    config.eval.tasks = 1
+    own = {"name": "example", "options": {"games": 5}, "panel": panel}
+    config.env.mix = ConfigDict({"a": own, "b": own, "c": {"name": "example", "panel": ""}})
+    found = panel_tasks(list_environments(config))
+    assert found is not None
+    assert [(task.environment, task.id) for task in found[1]] == [("a", ids[0]), ("b", ids[0])]
+    assert found[0].ids == tuple(f"{label}/{task}" for label in "ab" for task in ids)
+    config.env.mix = ConfigDict()
+    config.eval.panel = ""
+    assert panel_tasks(list_environments(config)) is None
 
 
 def test_greedy_sampling_has_no_other_limits() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
 import gigpo_jax
 from gigpo_jax.config import default_config, resolve
@@ -126,6 +127,32 @@ def test_the_line_has_no_column_for_a_term_that_is_off(
         None,
     )
     assert capsys.readouterr().out == f"iteration 3/150  {columns}\n"
+
+
+def test_the_line_of_a_mix_has_each_environment_behind_the_total(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = default_config().unlock()
+    config.env.mix = ConfigDict({"house": {"name": "alfworld"}, "shop": {"name": "webshop"}})
+    metrics = {
+        "episode/success_rate": 0.5,
+        "episode/success_rate/house": 0.75,
+        "episode/success_rate/shop": 0.0,
+        "episode/length": 4.25,
+        "action/valid_rate": 0.96,
+        "policy/grad_norm": 1.5,
+        "time/rollout": 20.0,
+        "time/update": 31.5,
+        "rollout/refilled_groups": 3.0,
+        "val/sampled/success_rate": 0.125,
+        "val/sampled/success_rate/house": 0.25,
+    }
+    report.print_iteration(config, 3, metrics, 59.0)
+    assert capsys.readouterr().out == (
+        "iteration 3/150  success 50%  house 75%  shop 0%  length 4.2  valid 96%  grad 1.50  "
+        "rollout 20.0 s  update 31.5 s  refilled 3 groups  panel (sampled) 12.5%  house 25.0%  "
+        "left 59 s\n"
+    )
 
 
 def test_the_remaining_time_leaves_compilation_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,6 +207,24 @@ def test_the_demonstrator_wins_late_forgets_at_first_and_repeats_with_its_seed(s
     assert forgotten >= 0.9 * changes  # it put the object down first, in vain, then changed it
 
 
+def test_a_command_has_a_thought_unless_it_is_a_lapse(small):
+    env = make(small, max_steps=40)
+    lapses = []
+    for number, task in enumerate(env.tasks("train")[:6]):
+        expert = AlfworldExpert(number)
+        demonstrator = Demonstrator(number, random_fraction=0.5)
+        observation = env.reset(task)
+        done = False
+        while not done:
+            command = demonstrator.act(observation)
+            lapses.append(command != expert.act(observation))
+            assert demonstrator.lapse == lapses[-1]
+            assert (demonstrator.thought == "") == lapses[-1]
+            result = env.step(command)
+            observation, done = result.observation, result.done
+    assert 0.2 < sum(lapses) / len(lapses) < 0.6
+
+
 def test_shares_of_lapses_are_probabilities():
     with pytest.raises(InputError, match=r"idle_fraction=1\.5"):
         Demonstrator(0, idle_fraction=1.5)

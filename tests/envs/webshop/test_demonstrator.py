@@ -45,6 +45,22 @@ def test_each_lapse_costs_some_of_the_score(env):
         assert 0.3 < sum(_scores(env, **lapse)) / 60 < sum(best) / 60 - 0.05, lapse
 
 
+def test_an_action_that_was_not_carried_out_is_chosen_again(env):
+    kinds = set()
+    for task in env.tasks("train")[:30]:
+        expert = ShopExpert(max_steps=100)
+        observation = env.reset(task)
+        done = False
+        while not done:
+            action = expert.act(observation)
+            expert.retract()
+            assert expert.act(observation) == action
+            kinds.add("option" if action in expert.choices else action.partition("[b0")[0])
+            result = env.step(action)
+            observation, done = result.observation, result.done
+    assert {"option", "click", "click[description]", "click[buy now]"} <= kinds
+
+
 def test_one_who_forgets_everything_chooses_nothing(env):
     for task in env.tasks("train")[:20]:
         choices = {

@@ -101,6 +101,21 @@ def test_after_a_kill_tensorboard_holds_each_covered_point_once(
     assert [record["step"] for record in records(tmp_path)] == list(range(6))
 
 
+def test_events_of_a_resumed_run_are_read_last_also_where_the_clock_was_put_back(tmp_path: Path):
+    writer = opened(tmp_path)
+    writer.scalars(0, {"loss": 2.0})
+    writer.close()
+    folder = tmp_path / "tensorboard" / NAME
+    (first,) = folder.iterdir()
+    late = first.rename(folder / "events.out.tfevents.8999999999.000000.host.1")
+    writer = opened(tmp_path, step=0, done=0)
+    writer.scalars(1, {"loss": 1.0})
+    writer.close()
+    assert len(list(folder.iterdir())) == 2
+    assert min(folder.iterdir()) == late
+    assert [point.value for point in events(tmp_path).Scalars("loss")] == [2.0, 1.0]
+
+
 def test_a_short_metrics_file_is_cut_to_whole_records_with_a_warning(tmp_path: Path, caplog):
     lines = "".join(f'{{"step": {i}, "loss": {i}.0}}\n' for i in range(5))
     (tmp_path / "metrics.jsonl").write_text(

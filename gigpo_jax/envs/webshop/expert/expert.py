@@ -156,6 +156,8 @@ class ShopExpert:
             self._clicked.pop()
         elif self._open is not None and self._last_action == f"click[{self._open.asin}]":
             self._open.opened = False
+        elif self._open is not None:
+            self._open.read_pages.discard(self._last_action[len("click[") : -1])
 
     def _read_task(self, task: str) -> None:
         """Splits the task into price cap, option values, attributes and other words."""
