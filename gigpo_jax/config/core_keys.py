@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from gigpo_jax.config.key_types import DECAY, Key
+from gigpo_jax.config.key_types import Key
 from gigpo_jax.core.settings import (
     FRACTION,
     NOT_NEGATIVE,
@@ -13,8 +13,7 @@ from gigpo_jax.core.settings import (
     tuple_of,
 )
 from gigpo_jax.rl.algorithms import ALGORITHMS, PRESETS
-from gigpo_jax.rl.losses import Mean
-from gigpo_jax.rl.optimizer import OPTIMIZERS, SCHEDULES
+from gigpo_jax.rl.optimizer import SCHEDULES
 from gigpo_jax.rl.ratios import Correction, Ratio
 
 # jax keeps 32 bits of a seed, so larger ones would repeat; numpy takes no negative ones.
@@ -184,12 +183,6 @@ CORE: dict[str, Key] = {
         auto=True,
     ),
     "rl.clip_high": Key(0.2, "upper clip of the ratio", NOT_NEGATIVE, auto=True),
-    "rl.dual_clip": Key(
-        3.0,
-        "bound of the loss: dual_clip times a negative advantage; 0: off",
-        Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
-        auto=True,
-    ),
     "rl.ratio": Key(
         "token", "probability ratio that is clipped (docs/loss.md)", one_of(*RATIOS), auto=True
     ),
@@ -197,13 +190,6 @@ CORE: dict[str, Key] = {
         0.01, "coefficient of the KL term; 0: no reference policy is kept", NOT_NEGATIVE, auto=True
     ),
     "rl.entropy_coef": Key(0.0, "coefficient of the entropy bonus", NOT_NEGATIVE),
-    "rl.loss_mean": Key(
-        "tokens",
-        "mean of the loss: over tokens, responses, responses of constant length, or episodes "
-        "(docs/loss.md)",
-        one_of(*get_args(Mean)),
-        auto=True,
-    ),
     "rl.old_logprobs": Key(
         "auto",
         "source of the ratio's old log-probabilities: the engine, or recomputed by the learner",
@@ -215,11 +201,6 @@ CORE: dict[str, Key] = {
         one_of("auto", *CORRECTIONS),
     ),
     # optimizer, in float32
-    "optim.name": Key(
-        "adamw",
-        "optimizer; muon: Muon for the matrices of the layers, AdamW for everything else",
-        one_of(*OPTIMIZERS),
-    ),
     "optim.lr": Key(
         1e-6,
         "peak learning rate; bfloat16 parameters cannot take steps this small, hence "
@@ -231,14 +212,6 @@ CORE: dict[str, Key] = {
         "schedule of the learning rate after the warm-up; linear and cosine end at 0",
         one_of(*SCHEDULES),
     ),
-    "optim.warmup_fraction": Key(
-        0.0, "fraction of the run in which the learning rate rises", FRACTION
-    ),
-    "optim.b2": Key(0.999, "decay of the second moment", DECAY),
-    # For all parameters at a higher rate; published scripts differ in it.
-    "optim.weight_decay": Key(0.01, "decoupled weight decay", NOT_NEGATIVE),
-    # For a critic or an adapter with a rate whose first gradients are large.
-    "optim.grad_clip": Key(1.0, "largest global gradient norm", POSITIVE),
     "batch.row_length": Key(
         4096,
         "number of tokens in a packed row, at most 32 texts (long rows more); must hold a prompt "
@@ -262,12 +235,6 @@ CORE: dict[str, Key] = {
         256,
         "number of environment steps in an optimizer update; steps of a conversation stay together",
         POSITIVE,
-    ),
-    "train.minibatch_by": Key(
-        "step",
-        "unit that is dealt into minibatches: single steps, or whole task groups "
-        "(docs/performance.md)",
-        one_of("step", "group"),
     ),
     "train.epochs": Key(1, "number of passes over an iteration's steps", POSITIVE),
     "train.save_rollouts": Key(

@@ -23,6 +23,7 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "adapter": "gigpo_jax.learner.adapter_keys:PART",
         "critic": "gigpo_jax.learner.critic_keys:PART",
         "losses": "gigpo_jax.learner.loss_keys:PART",
+        "optimizers": "gigpo_jax.learner.optimizer_keys:PART",
         "rollouts ahead": "gigpo_jax.rollout.ahead_keys:PART",
         "rewards": "gigpo_jax.rollout.reward_keys:PART",
         "limits that grow": "gigpo_jax.rollout.step_limit_keys:PART",
@@ -37,6 +38,7 @@ PARTS: ReferenceTable[Part] = ReferenceTable(
         "truncated sampling": "gigpo_jax.rollout.sampling_keys:PART",
         "models": "gigpo_jax.config.model_keys:PART",
         "random weights": "gigpo_jax.modes.shape_keys:PART",
+        "random vision towers": "gigpo_jax.modes.tower_keys:PART",
         "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
     }
     | METHOD_KEYS
@@ -70,7 +72,16 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "critic.clip": 0.5,
         "critic.warmup_iterations": 0,
     },
+    "optimizers": {
+        "optim.name": "adamw",
+        "optim.warmup_fraction": 0.0,
+        "optim.b2": 0.999,
+        "optim.weight_decay": 0.01,
+        "optim.grad_clip": 1.0,
+    },
     "losses": {
+        "rl.dual_clip": 3.0,
+        "rl.loss_mean": "tokens",
         "rl.hoelder_first": 1.0,
         "rl.hoelder_last": -1.0,
         "rl.kl_in": "loss",
@@ -105,6 +116,7 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "model.replay_routes": False,
         "engine.tensor": 0,
         "optim.moment_dtype": "float32",
+        "train.minibatch_by": "step",
         "batch.share_prefixes": False,
     },
     "random weights": {
@@ -115,6 +127,8 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
         "model.shape.num_kv_heads": 2,
         "model.shape.rope_theta": 1e6,
         "model.shape.initializer_range": 0.02,
+    },
+    "random vision towers": {
         "model.shape.vision.depth": 0,
         "model.shape.vision.hidden_size": 64,
     },
@@ -128,6 +142,8 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Keys that are unset (None) until `resolve`, which may have another default for them.
 _PART_AUTO = (
+    "rl.dual_clip",
+    "rl.loss_mean",
     "rl.hoelder_first",
     "rl.hoelder_last",
     "rl.importance_cap",

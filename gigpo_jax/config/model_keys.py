@@ -1,4 +1,4 @@
-"""Config keys of models that come from the Hub, or that are large."""
+"""Config keys of models that come from the Hub, or that are large, and of shared prefixes."""
 
 from ml_collections import ConfigDict
 
@@ -6,7 +6,7 @@ from gigpo_jax.config.core_keys import DTYPE
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
-from gigpo_jax.core.settings import NOT_NEGATIVE
+from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 
 KEYS = part_keys(
     # For a run that others repeat with the same files of the Hub.
@@ -31,6 +31,12 @@ KEYS = part_keys(
     ),
     # For models that fit with 14 bytes a parameter, and not with 16.
     declare("optim.moment_dtype", "type of the stored first moment; the second is float32", DTYPE),
+    declare(
+        "train.minibatch_by",
+        "unit that is dealt into minibatches: single steps, or whole task groups "
+        "(docs/performance.md)",
+        one_of("step", "group"),
+    ),
     declare(
         "batch.share_prefixes",
         "whether shared prefixes of prompts are computed once, in scores and, with "

@@ -1,15 +1,31 @@
 """Config keys of a few variants of the loss and of anchor groups."""
 
+from typing import get_args
+
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import FRACTION, POSITIVE, Rule, one_of
+from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.ratios import MASKS
 
 POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 KEYS = part_keys(
+    declare(
+        "rl.dual_clip",
+        "bound of the loss: dual_clip times a negative advantage; 0: off",
+        Rule("greater than 1, or 0 (off)", lambda value: value > 1 or value == 0),
+        auto=True,
+    ),
+    declare(
+        "rl.loss_mean",
+        "mean of the loss: over tokens, responses, responses of constant length, or episodes "
+        "(docs/loss.md)",
+        one_of(*get_args(Mean)),
+        auto=True,
+    ),
     # For HölderPO, whose schedule of the exponent differs by task.
     declare(
         "rl.hoelder_first",

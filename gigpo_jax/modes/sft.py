@@ -35,7 +35,8 @@ from gigpo_jax.run import report
 from gigpo_jax.run.hosts import Hosts, HostsStopped, Stop, open_hosts
 from gigpo_jax.run.loggers.loggers import find_loggers
 from gigpo_jax.run.open_policy import open_policy
-from gigpo_jax.run.progress import show_progress, show_stage, track
+from gigpo_jax.run.progress import show_progress, show_stage
+from gigpo_jax.run.tracking import track
 from gigpo_jax.run.workdir import claim_workdir, open_workdir, record_machine
 
 

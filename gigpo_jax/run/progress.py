@@ -9,14 +9,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator
 
 from tqdm import tqdm
 
 from gigpo_jax.core.errors import escape_controls
-
-_T = TypeVar("_T")
 
 REDRAW_S = 1.0
 LOG_LINE_S = 60.0  # longest silence of a log
@@ -194,14 +191,6 @@ def show_stage(title: str) -> Iterator[None]:
     """Shows what the block does and for how long."""
     with show_progress(title, unit=""):
         yield
-
-
-def track(items: Sequence[_T], title: str, *, unit: str) -> Iterator[_T]:
-    """The items one by one, with a bar of progress."""
-    with show_progress(title, total=len(items), unit=unit) as bar:
-        for item in items:
-            yield item
-            bar.update()
 
 
 def note_compilation(is_running: bool) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gigpo_jax.run import progress
+from gigpo_jax.run import progress, tracking
 from tests.runs import LIMIT_S, command, flags
 
 __all__ = ["flags"]
@@ -73,8 +73,8 @@ def test_a_terminal_sees_every_stage_and_rates(flags: list[str], tmp_path: Path)
 
 def test_a_terminal_without_a_size_gets_bars_too() -> None:
     program = (
-        "from gigpo_jax.run import progress\n"
-        "for _ in progress.track(range(3), 'update 1', unit='minibatches'):\n"
+        "from gigpo_jax.run import progress, tracking\n"
+        "for _ in tracking.track(range(3), 'update 1', unit='minibatches'):\n"
         "    progress._display.refresh()\n"
     )
     output, _ = read_terminal([sys.executable, "-c", program], columns=0)
@@ -160,5 +160,5 @@ def test_the_thread_breaks_the_silence_of_a_log() -> None:
 
 
 def test_tracked_items_come_in_order() -> None:
-    assert list(progress.track([3, 1, 2], "numbers", unit="numbers")) == [3, 1, 2]
+    assert list(tracking.track([3, 1, 2], "numbers", unit="numbers")) == [3, 1, 2]
     assert not progress._display._bars

@@ -18,7 +18,7 @@ from gigpo_jax.models.vision.images import PromptImages, distinct_images
 from gigpo_jax.models.vision.vision import Images, pack_images
 from gigpo_jax.policy import Policy, forward_function
 from gigpo_jax.rl.logprobs import token_logprobs
-from gigpo_jax.run.progress import track
+from gigpo_jax.run.tracking import track
 from gigpo_jax.trajectory import Step
 
 WIDTH = 8192
