@@ -1,5 +1,6 @@
 """The environments of a run, as its config describes them."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -64,11 +65,16 @@ def list_environments(config: ConfigDict) -> list[RunEnvironment]:
 
 
 def all_tasks(environments: Sequence[RunEnvironment]) -> list[Task]:
-    """The tasks of each `env.split`, labelled; raises InputError as `list_tasks`."""
+    """The tasks of each `env.split`, labelled.
+
+    Raises:
+      InputError: an environment or its data is not there, or a split has no tasks.
+    """
     tasks = []
     for environment in environments:
-        with name_member_keys(environment.label):
-            split = list_tasks(environment.config, environment.options)
+        # For its tasks alone: episodes are played by the environments of worker processes.
+        with contextlib.closing(environment.make()) as env, name_member_keys(environment.label):
+            split = split_tasks(environment.config, env)
         # A mix has one list of tasks, so each task has to name its environment.
         tasks += [replace(task, environment=environment.label) for task in split]
     return tasks
@@ -98,20 +104,6 @@ def env_options(config: ConfigDict) -> dict[str, Any]:
     with show_progress(f"generating {name} data", unit="items") as bar:
         data = registry.generate_data(name, cache_folder(name), progress=bar.update, **settings)
     return options | {"data": str(data)}
-
-
-def list_tasks(config: ConfigDict, options: dict[str, Any]) -> list[Task]:
-    """The tasks of `env.split`.
-
-    Raises:
-      InputError: the environment or its data is not there.
-    """
-    # For its tasks alone: episodes are played by the environments of worker processes.
-    env = registry.make(config.env.name, **options)
-    try:
-        return split_tasks(config, env)
-    finally:
-        env.close()
 
 
 def split_tasks(config: ConfigDict, env: TextEnv) -> list[Task]:

@@ -17,7 +17,7 @@ from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import episode_settings, list_environments, list_tasks, make_pool
+from gigpo_jax.rollout.environment import all_tasks, episode_settings, list_environments, make_pool
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.harness import HarnessRunner
 from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted, rollout
@@ -66,7 +66,7 @@ def test_a_program_plays_the_episodes_that_the_environment_itself_gives(
     """The same prompts over HTTP and in process: the same tokens, log-probabilities, anchors,
     rewards and versions.
     """
-    tasks = list_tasks(config, {})[:2]
+    tasks = all_tasks(list_environments(config))[:2]
     theirs = asyncio.run(
         worker.play(RolloutJob(tasks, 2, iteration=0), temperature=1.0, title="test")
     )
@@ -120,7 +120,9 @@ def play(config: ConfigDict, worker: RolloutWorker, name: str, **env: float) -> 
     with make_pool(list_environments(changed_config)[0], 2) as pool:
         return asyncio.run(
             rollout(
-                RolloutJob(list_tasks(changed_config, {})[:1], group_size=2, iteration=0),
+                RolloutJob(
+                    all_tasks(list_environments(changed_config))[:1], group_size=2, iteration=0
+                ),
                 {"": (runner, pool)},
             )
         )

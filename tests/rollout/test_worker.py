@@ -9,7 +9,7 @@ import pytest
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import load_policy
-from gigpo_jax.rollout.environment import env_options, list_environments, list_tasks
+from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
 from tests.configs.example import get_config
@@ -41,7 +41,7 @@ def worker(flags: list[str]) -> Iterator[RolloutWorker]:
 
 def test_the_temperature_is_that_of_the_call_and_not_of_the_config(worker: RolloutWorker) -> None:
     config = resolve(get_config())
-    tasks = list_tasks(config, env_options(config))[:2]
+    tasks = all_tasks(list_environments(config))[:2]
 
     def responses(iteration: int, temperature: float) -> list[list[int]]:
         played = asyncio.run(

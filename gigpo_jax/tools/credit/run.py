@@ -25,7 +25,7 @@ from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models.vision.images import PromptImages
 from gigpo_jax.policy import Policy
 from gigpo_jax.rollout.draws import draw_tasks
-from gigpo_jax.rollout.environment import RunEnvironment, env_options, episode_settings, list_tasks
+from gigpo_jax.rollout.environment import RunEnvironment, all_tasks, env_options, episode_settings
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder, prompt_images
 from gigpo_jax.rollout.record import Rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
@@ -103,7 +103,8 @@ def run(config: ConfigDict, workdir: Path, choice: MeasurementChoice) -> int:
     _check_replays(config)
     # Options, tasks and environments are made before the model: their mistakes are told at once.
     options = env_options(config)
-    tasks = list_tasks(config, options)
+    environment = RunEnvironment("", config, options)
+    tasks = all_tasks([environment])
     environments = _make_environments(config, options, choice.anchors)
     opened = open_run(config, workdir, signal_bytes, scores=True)
     policy = opened.policy
@@ -121,7 +122,7 @@ def run(config: ConfigDict, workdir: Path, choice: MeasurementChoice) -> int:
         config,
         policy,
         opened.params,
-        environment=RunEnvironment("", config, options),
+        environment=environment,
         version=opened.version,
         signals=signals,
         score_steps=score_steps,

@@ -18,7 +18,7 @@ from gigpo_jax.envs.search.questions import load_questions
 from gigpo_jax.envs.search.retrieval.client import RetrieverClient
 from gigpo_jax.envs.search.retrieval.corpus import read_corpus
 from gigpo_jax.envs.search.retrieval.retriever import Document
-from gigpo_jax.rollout.environment import env_options, list_tasks
+from gigpo_jax.rollout.environment import all_tasks, list_environments
 from tests.envs.search.serving import answering
 from tests.processes import patience
 
@@ -98,4 +98,4 @@ def test_published_settings_are_not_played_in_the_synthetic_world(
     monkeypatch.chdir(tmp_path)
     config = runpy.run_path(str(ROOT / "configs" / "search.py"))["get_config"]()
     with pytest.raises(InputError, match=r"env\.options\.data='data/search': no such folder"):
-        list_tasks(config, env_options(config))
+        all_tasks(list_environments(config))
