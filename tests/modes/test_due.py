@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 
 from gigpo_jax.config import default_config
+from gigpo_jax.env_bridge.panels import Panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.modes import imitation, train
+from gigpo_jax.modes.panel_evaluation import PanelEvaluation
+from gigpo_jax.rollout.evaluator import Evaluator
 from gigpo_jax.run.hosts import Hosts
 from gigpo_jax.run.loggers.metrics import Timers
 from gigpo_jax.trajectory import Trajectory
@@ -25,7 +29,7 @@ def make_trainer(every: int, iterations: int = 100) -> Any:
     trainer.config = default_config()
     trainer.config.checkpoint.every, trainer.config.train.iterations = every, iterations
     trainer.hosts = Hosts()
-    trainer.panel = None
+    trainer.evaluation = None
     trainer.sources = {}
     trainer.writer = SimpleNamespace(step=0)
     trainer.learner = SimpleNamespace(checkpoint_record=dict, checkpoint_parts=dict)
@@ -69,17 +73,17 @@ def test_a_panel_is_played_when_due_and_greedily_at_the_end_alone(
     sampled: list[int],
     greedy: list[int],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Any,
+    tmp_path: Path,
 ) -> None:
-    from gigpo_jax.rollout import evaluator, results
-
     trainer = make_trainer(every=100, iterations=5)
     trainer.config.eval.every, trainer.config.eval.greedy = every, True
-    trainer.panel = (None, ())
-    trainer.workdir = tmp_path
     trainer.timers = Timers()
     trainer._engine_lock = asyncio.Lock()
     trainer.worker = None
+    panel: Any = object.__new__(PanelEvaluation)
+    panel._config, panel._folder = trainer.config, tmp_path
+    panel._panel, panel._tasks = Panel("none", "example", "test", ()), ()
+    trainer.evaluation = panel
     played: dict[bool, list[int]] = {False: [], True: []}
 
     async def play(self: Any, *, greedy: bool) -> dict[str, Any]:
@@ -87,10 +91,11 @@ def test_a_panel_is_played_when_due_and_greedily_at_the_end_alone(
             played[is_greedy].append(trainer.done)
         return {}
 
-    monkeypatch.setattr(evaluator.Evaluator, "play", play)
-    monkeypatch.setattr(results, "panel_record", lambda *_: {})
+    monkeypatch.setattr(Evaluator, "play", play)
     finish_iterations(trainer, 1, 5)
     assert (played[False], played[True]) == (sampled, greedy)
+    files = [f"iteration_{done:06d}.json" for done in sampled]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
     trainer.config.eval.greedy = False
     finish_iterations(trainer, 5, 5)
     assert (played[False][-1], played[True]) == (5, greedy)

@@ -72,7 +72,8 @@ def test_episodes_are_counted_by_how_they_ended():
     won, lost, failed, cancelled = (episode("heat", [turn(1)], number == 0) for number in range(4))
     failed.abort("the environment failed", policy_dependent=True)
     failed.replayed = lost.replayed = won.replayed = True
-    cancelled.leave_unfinished()
+    cancelled.abort("the others had ended", policy_dependent=False)
+    cancelled.unfinished = True
     for seconds, trajectory in enumerate((won, lost, failed, cancelled), 1):
         trajectory.environment_s = 2.0**seconds
     metrics = metrics_of([won, lost, failed, cancelled])
