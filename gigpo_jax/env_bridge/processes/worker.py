@@ -13,8 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.env_bridge.base import TextEnv
@@ -23,6 +22,9 @@ from gigpo_jax.env_bridge.processes.answers import pack_answer
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.processes.frames import WorkerSetup, parse_call, split_frames
 from gigpo_jax.env_bridge.types import EnvError, StepError
+
+if TYPE_CHECKING:
+    from gigpo_jax.env_bridge.processes.overlaps import Overlaps
 
 _ERROR_CHARACTERS = 2000  # of the text of an error
 
@@ -120,7 +122,7 @@ class _Server:
         self._pool = pool
         self._host: _Host | None = None
         self._sending = asyncio.Lock()
-        self._tasks: dict[int, asyncio.Task[None]] = {}  # newest asynchronous call of each slot
+        self._overlaps: Overlaps | None = None  # only of environments with `step_async`
 
     async def run(self) -> None:
         """Handles calls until the pool closes its socket, or no first environment can be built."""
@@ -134,10 +136,8 @@ class _Server:
                     if not await self._handle(parse_call(body)):
                         return
         finally:
-            for task in self._tasks.values():
-                # The pool is gone, and nobody reads the answers.
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if self._overlaps is not None:
+                await self._overlaps.cancel()
             if self._host is not None:
                 self._host.close()
 
@@ -147,17 +147,18 @@ class _Server:
             return await self._handle_setup(message)
         number, operation, slot, argument = message
         assert self._host is not None, "the first message is the setup"
-        # The episode of an unfinished task was cancelled; the environment still runs its step.
-        unfinished_task = self._tasks.get(slot)
+        is_async = self._host.is_async(operation, slot)
+        if is_async and self._overlaps is None:
+            from gigpo_jax.env_bridge.processes.overlaps import Overlaps
+
+            self._overlaps = Overlaps()
         answer = self._answer(number, operation, slot, argument)
-        # Awaited here, so that no other call starts: environments are not written for concurrent
-        # calls.
-        if unfinished_task is None and not self._host.is_async(operation, slot):
-            await answer
+        if self._overlaps is not None and (is_async or self._overlaps.has_call(slot)):
+            self._overlaps.start(answer, slot)
         else:
-            task = asyncio.create_task(self._answer_after(unfinished_task, answer, slot))
-            # Without this reference the event loop could drop a running task.
-            self._tasks[slot] = task
+            # Awaited here, so that no other call starts: environments are not written for
+            # concurrent calls.
+            await answer
         return True
 
     async def _handle_setup(self, setup: WorkerSetup) -> bool:
@@ -184,24 +185,6 @@ class _Server:
             await self._send(number, kind, text)
         else:
             await self._send(number, "ok", value)
-
-    async def _answer_after(
-        self,
-        unfinished_task: "asyncio.Task[None] | None",
-        answer: Coroutine[Any, Any, None],
-        slot: int,
-    ) -> None:
-        """Answers a call after the earlier task of its slot."""
-        try:
-            # `closing`: a coroutine that never starts would warn. `run` handles a closed socket.
-            with contextlib.closing(answer), contextlib.suppress(ConnectionError):
-                if unfinished_task is not None:
-                    await asyncio.gather(unfinished_task, return_exceptions=True)
-                await answer
-        finally:
-            # A later call of the slot may have put its own task there, which waits for this one.
-            if self._tasks[slot] is asyncio.current_task():
-                del self._tasks[slot]
 
     async def _send(self, number: int, kind: str, value: Any) -> None:
         frame = pack_answer(number, kind, value)
