@@ -6,7 +6,6 @@ alone, and removes entries that a crash or a full disk has damaged.
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -68,38 +67,35 @@ def _open_folder() -> Path:
     folder = cache_folder(f"programs/{folder_name()}")
     # Other processes may be writing entries, under the same lock.
     with FileLock(folder / _LOCK, timeout=LOCK_LIMIT_S):
-        for path in _damaged_files(folder):
-            # One line an entry: its access time goes with it.
-            if path.name.endswith(_ENTRY):
-                logger.warning("%s: a damaged entry, removed", path)
+        for path in _damaged_entries(folder):
+            logger.warning("%s: a damaged entry, removed", path)
             path.unlink()
+            _access_time(path).unlink(missing_ok=True)
         # Under the lock: an entry that another process adds later is newer than this mark.
         (folder / _CHECKED).touch()
     return folder
 
 
-def _damaged_files(folder: Path) -> Iterator[Path]:
-    """Yields broken entries, and files of entries that no longer exist.
+def _damaged_entries(folder: Path) -> list[Path]:
+    """Lists broken entries, and entries without their access time.
 
     jax never replaces an entry. So a broken one would be compiled at every start, and an entry
     without its access time would stop jax from adding others.
     """
     checked = folder / _CHECKED
     checked_s = checked.stat().st_mtime if checked.exists() else 0.0
-    entries = set()
-    for path in sorted(folder.glob(f"*{_ENTRY}")):
-        access_time = path.with_name(path.name.removesuffix(_ENTRY) + _ACCESS_TIME)
-        # A folder may hold a gigabyte: each entry is read once.
-        # Damage happens while an entry is written; those that an earlier start has checked are
-        # whole.
-        is_new = path.stat().st_mtime >= checked_s
-        if access_time.exists() and (not is_new or _is_whole(path)):
-            entries.add(access_time)
-        else:
-            yield path
-    for path in sorted(folder.glob(f"*{_ACCESS_TIME}")):
-        if path not in entries:
-            yield path
+
+    def is_intact(path: Path) -> bool:
+        # A folder may hold a gigabyte: each entry is read once. Damage happens while an entry is
+        # written; those that an earlier start has checked are whole.
+        return path.stat().st_mtime < checked_s or _is_whole(path)
+
+    entries = sorted(folder.glob(f"*{_ENTRY}"))
+    return [path for path in entries if not (_access_time(path).exists() and is_intact(path))]
+
+
+def _access_time(entry: Path) -> Path:
+    return entry.with_name(entry.name.removesuffix(_ENTRY) + _ACCESS_TIME)
 
 
 def _is_whole(path: Path) -> bool:

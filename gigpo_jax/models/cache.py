@@ -93,25 +93,19 @@ def constrain_order(array: jax.Array, order: Layout | None = None) -> jax.Array:
     return jax.lax.platform_dependent(array, tpu=constrain, default=lambda x: x)
 
 
-def to_bits(x: jax.Array) -> jax.Array:
-    """Reinterprets a bfloat16 array as its bits."""
-    return jax.lax.bitcast_convert_type(x, BITS)
-
-
-def from_bits(x: jax.Array) -> jax.Array:
-    """Reinterprets bits as bfloat16: the inverse of `to_bits`."""
-    return jax.lax.bitcast_convert_type(x, jnp.bfloat16)
-
-
 def to_compute_dtype(array: jax.Array, dtype: Any) -> jax.Array:
     """Converts a slice of a cache to a compute dtype."""
-    return from_bits(array) if array.dtype == BITS else array.astype(dtype)
+    if array.dtype == BITS:
+        return jax.lax.bitcast_convert_type(array, jnp.bfloat16)
+    return array.astype(dtype)
 
 
 def to_cache_dtype(store: jax.Array, entries: jax.Array) -> jax.Array:
     if store.dtype == entries.dtype:
         return entries
-    return to_bits(entries) if store.dtype == BITS else entries.astype(store.dtype)
+    if store.dtype == BITS:
+        return jax.lax.bitcast_convert_type(entries, BITS)
+    return entries.astype(store.dtype)
 
 
 def write_prompts(cache: KVCache, key: jax.Array, value: jax.Array, slots: jax.Array) -> KVCache:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models.cache import from_bits, to_bits
+from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.linears import LINEARS
 
 # Linear layers of `delta_layer.make_mixer`.
@@ -21,7 +21,8 @@ def gather_rows(table: jax.Array, index: jax.Array) -> jax.Array:
     """Takes rows of a bfloat16 table [V, D] by their index [...], to [..., D]."""
     # Without the barrier XLA takes the bits of the whole table out of a loop, as a copy.
     table, index = jax.lax.optimization_barrier((table, index))
-    return from_bits(to_bits(table)[index])
+    bits = jax.lax.bitcast_convert_type(table, BITS)[index]
+    return jax.lax.bitcast_convert_type(bits, jnp.bfloat16)
 
 
 def compute_once(x: jax.Array) -> jax.Array:

@@ -52,16 +52,10 @@ def token_logprobs(
 
     Returns:
       [N] f32 log-probability of the target in nats; [N] f32 entropy of the distribution in nats.
-
-    Raises:
-      ValueError: Shapes do not fit.
     """
     num_tokens: int | None = None
     if isinstance(output_embedding, PaddedEmbedding):
         output_embedding, num_tokens = output_embedding
-    shapes = [hidden.shape, output_embedding.shape, targets.shape]
-    if hidden.ndim != 2 or shapes[0][1:] != shapes[1][1:] or shapes[0][:1] != shapes[2]:
-        raise ValueError(f"hidden [N, D], output_embedding [V, D], targets [N]: got {shapes}")
     count, width = hidden.shape
     if count == 0:
         return jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.float32)

@@ -331,10 +331,7 @@ class JaxEngine:
 
     def _run_round(self) -> None:
         self._drop_cancelled()
-        if self._held is None:
-            self._read_prompts()
-        else:
-            self._read_chunks(self._held)
+        self._read_prompts()
         if not self._table.any_active():
             return
 
@@ -350,37 +347,33 @@ class JaxEngine:
         self._collect_tokens(drawn, range(self.slots))
 
     def _read_prompts(self) -> None:
-        """Prefills waiting prompts into the free slots."""
+        """Prefills waiting prompts into free slots, but for tokens that slots hold."""
         free_slots = self._table.free_slots()
-        placed_requests = list(zip(free_slots, self._take_requests(len(free_slots))))
-        if not placed_requests:
-            return
-        assert self._weights is not None
-        for slot, request in placed_requests:
-            self._assign_slot(slot, request)
-        self._encode_images([(request, 0) for _, request in placed_requests])
-        for drawn, slots in self._reader.read_prompts(self._weights.params, placed_requests):
-            self._collect_tokens(np.asarray(drawn)[:, None], slots)
-
-    def _read_chunks(self, held: "HeldTokens") -> None:
-        """Prefills waiting prompts into free slots by chunks, but for tokens that slots hold."""
-        requests = self._take_requests(len(self._table.free_slots()))
-        # Behind `_take_requests`: a request may be there because the end of an episode made room
-        # for its own, and that end is then known too.
-        held.free_sessions()
+        requests = self._take_requests(len(free_slots))
+        if self._held is not None:
+            # Behind `_take_requests`: a request may be there because the end of an episode made
+            # room for its own, and that end is then known too.
+            self._held.free_sessions()
         if not requests:
             return
-        placed_requests = held.place_prefills(requests, self._table.free_slots, self._assign_slot)
         assert self._weights is not None
-        self.reused_tokens += sum(prefill.start for prefill, _ in placed_requests)
-        self._encode_images([(request, prefill.start) for prefill, request in placed_requests])
-        for drawn, slots in held.reader.read_prompts(self._weights.params, placed_requests):
+        reader: Any = self._reader
+        placed: Sequence[tuple[Any, Request]] = list(zip(free_slots, requests))
+        starts = [0] * len(requests)
+        if self._held is None:
+            for slot, request in placed:
+                self._assign_slot(slot, request)
+        else:
+            reader = self._held.reader
+            placed = self._held.place_prefills(requests, self._table.free_slots, self._assign_slot)
+            starts = [prefill.start for prefill, _ in placed]
+        self.reused_tokens += sum(starts)
+        if self._encoder is not None:
+            placed_requests = (request for _, request in placed)
+            unread = list(zip(placed_requests, starts, strict=True))
+            self._encoder.encode_requests(self._weights.params, unread)
+        for drawn, slots in reader.read_prompts(self._weights.params, placed):
             self._collect_tokens(np.asarray(drawn)[:, None], slots)
-
-    def _encode_images(self, requests: Sequence[tuple[Request, int]]) -> None:
-        """Encodes images that requests read, from a token on."""
-        if self._encoder is not None and self._weights is not None:
-            self._encoder.encode_requests(self._weights.params, requests)
 
     def _assign_slot(self, slot: int, request: Request) -> None:
         self._table.assign(slot, request)

@@ -12,7 +12,7 @@ import pathlib
 
 import tokenizers
 
-from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.errors import InputError, first_line
 from gigpo_jax.core.files import read_object
 
 FILES = (
@@ -53,7 +53,7 @@ def read_tokenizer_files(
             raise TypeError(f"chat_template is a {type(template).__name__}")
     except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
         raise InputError(
-            f"tokenizer files cannot be read ({_one_line(err)})", key=folder, fix="download again"
+            f"tokenizer files cannot be read ({first_line(err)})", key=folder, fix="download again"
         ) from err
     return loaded.backend_tokenizer, special_tokens, template
 
@@ -74,7 +74,3 @@ def read_stop_strings(folder: pathlib.Path) -> tuple[str, ...]:
             raise InputError(reason, key=file, fix="mend it or remove the key")
         strings += [text for text in texts if text and text not in strings]
     return tuple(strings)
-
-
-def _one_line(err: Exception) -> str:
-    return " ".join(f"{type(err).__name__}: {err}".split())[:200]
