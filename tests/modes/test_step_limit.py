@@ -4,14 +4,23 @@ The run is one of conversations with summaries and kept responses, so its resump
 these repeat too.
 """
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ml_collections import ConfigDict
 
+from gigpo_jax.config import default_config
+from gigpo_jax.env_bridge.types import Task
+from gigpo_jax.models.text.word_tokenizer import word_tokenizer
+from gigpo_jax.rollout import worker as worker_module
+from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.step_limits import step_limit
+from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.run.newest import newest_record
 from tests.metrics import records
 from tests.runs import run
@@ -32,6 +41,35 @@ def test_the_limit_grows_linearly_to_its_end() -> None:
     # The cut of TCOD with h = 6: 1 + floor(k / 6), at most 10.
     cut = [min(1 + iteration // 6, 10) for iteration in range(60)]
     assert limits(1, 10, 6 * (10 - 1), 60) == cut
+
+
+def test_training_obeys_the_limit_of_its_iteration_and_evaluations_the_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = default_config()
+    config.env.name, config.eval.trials = "example", 1
+    config.env.first_max_steps, config.env.max_steps, config.env.max_steps_iterations = 1, 9, 4
+    # A worker without engine and processes, whose settings are looked at.
+    worker: Any = object.__new__(RolloutWorker)
+    worker._environments = [RunEnvironment("", config, {})]
+    worker._examples, worker._vision, worker.pools = {}, None, {"": None}
+    worker.engine, worker.tokenizer = None, word_tokenizer([])
+
+    async def read_limit(job: RolloutJob, players: Any) -> tuple[int, float]:
+        settings = players[""][0].settings
+        return settings.max_steps, settings.sampling.temperature
+
+    monkeypatch.setattr(worker_module, "rollout", read_limit)
+
+    def play(iteration: int, *, is_training: bool) -> Any:
+        job = RolloutJob([Task("a", "", "train")], 1, iteration)
+        playing = worker.play(job, temperature=0.25, title="", is_training=is_training)
+        return asyncio.run(playing)
+
+    limits = [play(iteration, is_training=True) for iteration in (0, 2, 4, 50)]
+    assert limits == [(1, 0.25), (5, 0.25), (9, 0.25), (9, 0.25)]
+    # Iterations of evaluations are negative numbers.
+    assert [play(number, is_training=False) for number in (-1, 2)] == [(9, 0.25)] * 2
 
 
 def longest_episodes(workdir: Path) -> list[int]:

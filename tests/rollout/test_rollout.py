@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from gigpo_jax.envs import registry
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
 from gigpo_jax.models import decoder
 from gigpo_jax.rollout.episode import EpisodeRunner
-from gigpo_jax.rollout.rollout import RolloutJob, rollout
+from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted, _check_aborted, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import Past, Trajectory
 from tests.rollout.stand_in import EXAMPLE, SETTINGS, TOKENIZER, StandIn, begin_with, play, same
@@ -230,6 +231,15 @@ def test_engine_errors_cost_their_episodes_until_there_are_too_many() -> None:
 
         with pytest.raises(ZeroDivisionError):  # a bug of ours is no aborted episode
             play(pool, settings=dataclasses.replace(SETTINGS, parse=broken))
+
+
+def test_a_fraction_of_all_started_episodes_may_be_aborted_and_frequent_reasons_are_named() -> None:
+    reasons = Counter({"a": 1, "b": 4, "c": 2, "d": 1})
+    _check_aborted(reasons, 16, 0.5)
+    with pytest.raises(TooManyAborted, match=r"^8 of 15 episodes .*: 4 x b; 2 x c; 1 x a$"):
+        _check_aborted(reasons, 15, 0.5)
+    with pytest.raises(TooManyAborted):
+        _check_aborted(Counter({"a": 1}), 100, 0.0)
 
 
 class ShortSighted(StandIn):

@@ -44,6 +44,10 @@ def test_rewards_on_and_off_a_target_and_of_the_last_push() -> None:
         -0.1 - 1.0,
         False,
     )
+    line = [[0] * 7, [0, 5, 3, 2, 1, 4, 0], [0] * 7]
+    between = Room(line, [[0] * 7, [0, 1, 2, 2, 1, 1, 0], [0] * 7])
+    outcome = between.step(4)  # from one target to the next
+    assert (outcome.grid.tolist()[1], outcome.reward) == ([0, 1, 6, 3, 1, 4, 0], -0.1)
     assert two.step(4).reward == -0.1  # two boxes in a row do not move
     assert two.grid[1].tolist() == [0, 1, 6, 4, 4, 0]
 
