@@ -2,11 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.learner import learner as learner_module
 from gigpo_jax.learner.finite import FiniteCheck, NotFinite
+from gigpo_jax.learner.learner import MISMATCH, _summarise_updates, mean_over_hosts
 from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.rl.losses import surrogate_cost
 
@@ -36,6 +39,25 @@ def test_the_metrics_of_the_newest_update_are_not_read() -> None:
             raise AssertionError("the host waits for the device")
 
     FiniteCheck().add({"policy/skipped": OnTheDevice()})  # type: ignore[dict-item]
+
+
+def test_a_skipped_update_and_the_largest_ratio_show_among_others() -> None:
+    names = ("policy/skipped", "policy/ratio_max", "policy/loss", MISMATCH)
+    rows = [(0.0, 1.5, 1.0, 0.25), (1.0, 4.0, 2.0, 0.5), (0.0, 2.0, 6.0, 0.75)]
+    metrics = _summarise_updates([dict(zip(names, row, strict=True)) for row in rows])
+    # Only the first update is of the policy that played.
+    assert metrics == dict(zip(names, (1.0, 4.0, 3.0, 0.25), strict=True))
+
+
+def test_steps_and_tokens_of_hosts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The other host has three times as much.
+    monkeypatch.setattr(learner_module, "all_hosts", lambda own: np.stack([own, 3 * own]))
+    metrics = {"batch/tokens": 7.0, "batch/padding_share": 0.25, "batch/steps": 2.0}
+    assert mean_over_hosts(metrics) == {
+        "batch/tokens": 28.0,
+        "batch/padding_share": 0.5,
+        "batch/steps": 8.0,
+    }
 
 
 def test_importance_weights_are_truncated_only_where_they_are_asked_for() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import json
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -168,13 +169,55 @@ def test_minibatches_have_the_task_groups_of_the_steps_in_the_loss(
     assert sorted(minibatches, key=min) == [{1, 2, 6, 7, 8}, {4, 5, 9, 10, 11}]
 
 
+def test_the_oldest_policy_is_dropped_and_the_newest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config()
+    config.train.max_staleness, config.train.iterations = 2, 8
+    steps = finished_steps(make_trajectories())
+    rows = np.arange(12.0)
+    credit = StepCredit(rows, rows, rows, np.zeros(12, np.int64))
+    monkeypatch.setattr(learner_module, "step_credit", lambda *_, **__: ({}, credit))
+    learner = make_learner(config)
+
+    def update(*_: Any) -> dict[str, float]:
+        params = jax.tree.map(lambda x: x + 1, learner.state.params)
+        learner.state = dataclasses.replace(learner.state, params=params)
+        return {}
+
+    def older_policies() -> list[tuple[int, float]]:
+        """Versions, and the updates that the parameters have seen."""
+        return [
+            (version, round(float(np.mean(trained["embed"] - start()["embed"])), 3))
+            for version, trained in learner.older
+        ]
+
+    monkeypatch.setattr(learner, "_update", update)
+    history = [older_policies()]
+    for iteration in range(3):
+        learn_steps(learner, steps, iteration)
+        history.append(older_policies())
+    assert history == [[(0, 0), (0, 0)], [(0, 0), (0, 0)], [(0, 0), (1, 1)], [(1, 1), (2, 2)]]
+    record = json.loads(json.dumps(learner.checkpoint_record()))
+    checkpoint = learner.checkpoint_parts() | {"record": record}
+    learner.older = []
+    learner.restore(checkpoint)
+    assert older_policies() == history[-1]
+
+
 def test_two_iterations_of_two_epochs_by_hand() -> None:
     config = make_config()
     trajectories = make_trajectories()
+    for trajectory in trajectories:
+        trajectory.group = trajectory.member // 2
     learner = make_learner(config)
     iterations = [
         learn_steps(learner, finished_steps(trajectories), iteration) for iteration in (0, 1)
     ]
+
+    # Equal states of two tasks are different states.
+    first = iterations[0][1].anchor_group
+    assert len(set(first[:STEPS])) == STEPS
+    assert first.tolist() == [*first[:STEPS]] * 2 + [*first[-STEPS:]] * 2
+    assert not {*first[:STEPS]} & {*first[-STEPS:]}
 
     forward = forward_function(config, SHAPE, make_mesh(data=1, fsdp=1, tensor=1))
     optimizer = make_config_optimizer(config, config.train.iterations)

@@ -1,6 +1,7 @@
 """VinePPO and CARL by hand, and against recursions over the episodes in float64."""
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -220,6 +221,10 @@ def test_steps_that_are_not_learned_are_no_samples() -> None:
     assert weights[1] == 12.0
     samples = training_samples(step_samples(steps), credit, weights, {"teacher": values})
     assert [(s.advantage, s.weight, s.fields["teacher"]) for s in samples] == [(1.0, 12.0, 1.0)]
+    # Of tokens, with padding behind the only one.
+    credit = replace(credit, tokens=np.array([[5.0, 0.0], [6.0, 0.0], [7.0, 0.0]]))
+    (sample,) = training_samples(step_samples(steps), credit, weights, {})
+    assert sample.advantage.tolist() == [6.0]
 
 
 def test_wrappers_take_neither() -> None:

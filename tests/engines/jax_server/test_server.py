@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("aiohttp")
 import aiohttp
 
-from gigpo_jax.engines.base import SamplingParams
+from gigpo_jax.engines.base import Completion, SamplingParams
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax_server import client
 from gigpo_jax.engines.jax_server import server as server_module
@@ -331,6 +331,20 @@ def test_a_prompt_of_images_alone_fits_a_request() -> None:
     assert largest_body(None, 8000) == MAX_BODY_BYTES
 
 
+def test_tokens_of_several_pushes_come_back_with_their_versions() -> None:
+    server: Any = object.__new__(EngineServer)
+    server._labels = ["", "r:3", "r:5", "r:8"]
+    logprobs = np.float32([-1.0, -2.0, -3.0, -4.0])
+    versions = np.array([1, 3, 3, 3], np.int32)
+    completion = Completion(np.array([7, 8, 9, 4]), logprobs, "stop", 1, versions=versions)
+    answer = json.loads(json.dumps(server._answer(completion)))
+    response = read_generated(answer, "r", 8, inflight=True)
+    assert response.versions is not None
+    assert (response.versions.tolist(), response.version) == ([3, 8, 8, 8], 3)
+    assert response.tokens.tolist() == [7, 8, 9, 4]
+    np.testing.assert_array_equal(response.logprobs, logprobs)
+
+
 def test_an_ended_session_is_told_once_with_the_next_request(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,12 +352,17 @@ def test_an_ended_session_is_told_once_with_the_next_request(
     ended: list[tuple[int, int]] = []
     monkeypatch.setattr(JaxEngine, "end_session", lambda _, session: ended.append(session))
     body = jax_request(PROMPT, SamplingParams(max_tokens=8), ())
+    weights = side.write()
 
     async def end_two(server: JaxServer) -> None:
         server.end_session((2**32 - 1, 7))
         server.end_session((1, 2))
         assert ended == []
         await server.generate(body)
+        await server.generate(body)
+        # New weights leave nothing of a session.
+        server.end_session((3, 4))
+        await server.push(weights)
         await server.generate(body)
 
     side.talk(end_two)

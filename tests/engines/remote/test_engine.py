@@ -63,14 +63,16 @@ def test_a_server_whose_response_is_discarded_stays_ready() -> None:
 
 
 class Answering(Server):
-    """A server that draws one token with the first weights."""
+    """A server that draws one token."""
+
+    version = 0
 
     async def generate(self, body: dict[str, Any]) -> Any:
         del body
         choice = {
             "token_ids": [3],
             "logprobs": {"content": [{"token_id": 3, "logprob": -0.5}]},
-            "weight_versions": [{"start": 0, "end": 1, "version": "run:0"}],
+            "weight_versions": [{"start": 0, "end": 1, "version": f"run:{self.version}"}],
             "finish_reason": "length",
         }
         return {"choices": [choice]}
@@ -88,6 +90,25 @@ def test_a_response_ends_a_row_of_failures() -> None:
 
     assert asyncio.run(ask()).tokens.tolist() == [3]
     assert (server.state, server.failures, server.load) == ("ready", 0, 0)
+
+
+def test_a_response_of_weights_before_the_last_push_is_requested_again() -> None:
+    servers = [Answering(f"http://127.0.0.1:{n}", SimpleNamespace(), LIMITS) for n in (1, 2)]  # type: ignore[arg-type]
+    servers[1].version = 2
+    engine: Any = object.__new__(RemoteEngine)
+    engine._version, engine._run, engine._settings = 1, "run", SimpleNamespace(inflight=False)
+    engine.retries = 0
+    for server in servers:
+        server.state = "ready"
+
+    async def ask() -> Completion:
+        engine._pool = ServerPool(list(servers), LIMITS, lambda _: None)
+        return await engine._generate_with_retries({}, SamplingParams(max_tokens=1), np.zeros(1))
+
+    # Newer weights are right as well: the push came while the request waited.
+    assert asyncio.run(ask()).version == 2
+    assert engine.retries == 1
+    assert (servers[0].state, servers[1].state) != ("ready", "ready")
 
 
 class Receiving(Server):

@@ -266,6 +266,21 @@ def test_a_server_that_fails_again_and_again_without_a_response_is_dropped() -> 
         asyncio.run(scenario())
 
 
+def test_a_restarted_server_may_fail_as_often_as_a_new_one() -> None:
+    async def scenario() -> tuple[int, list[str]]:
+        said: list[str] = []
+        made, process = ours(Scripted(), 0.0, said)
+        await made.push(wanted("r:1"))
+        for _ in range(2 * remote_servers.FAILURES + 1):
+            made.report(await asyncio.wait_for(made.choose(None), 60), "nonsense")
+        await asyncio.wait_for(made.choose(None), 60)
+        return process.starts, said
+
+    starts, said = asyncio.run(scenario())
+    assert starts == 1
+    assert said == ["http://a:1: failed 6 times in a row: nonsense; restarted (1 of 2)"]
+
+
 def test_an_episode_stays_until_new_weights_come_and_a_new_one_goes_to_the_least_loaded() -> None:
     async def scenario() -> None:
         made = pool(Scripted("http://a:1"), Scripted("http://b:1"))

@@ -10,7 +10,7 @@ from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.methods.ema_grpo.task_deviations import TaskDeviations, _episode_rows
 from gigpo_jax.trajectory import Step, Turn
-from tests.turns import make_step
+from tests.turns import make_step, make_turn
 
 EMPTY = np.zeros(0)
 
@@ -81,3 +81,12 @@ def test_a_restored_signal_and_two_hosts_have_equal_bits() -> None:
     other_rows = iter(_episode_rows(second))
     host = TaskDeviations(0.99, join=lambda rows: np.concatenate([rows, next(other_rows)]))
     assert deviations(host, first) == columns[0][: len(first)]
+
+
+def test_types_of_two_environments_are_two_types() -> None:
+    steps = []
+    for environment, reward in (("house", 0.0), ("house", 6.0), ("shop", 1.0), ("shop", 2.0)):
+        turn = make_turn(reward=reward)
+        task = Task("task", "put", "train", environment=environment)
+        steps.append(make_step(len(steps), 0, turn, task=task))
+    assert deviations(TaskDeviations(0.9), steps) == pytest.approx([3.0, 3.0, 0.5, 0.5])

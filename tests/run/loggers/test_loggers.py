@@ -1,6 +1,7 @@
 """Loggers by name; one that fails costs the run nothing; what TensorBoard says of a run."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS, PANEL
 from gigpo_jax.run.loggers.loggers import Start, find_loggers
+from gigpo_jax.run.loggers.tensorboard import TensorBoard
 from tests.run.loggers.test_metrics import events, opened
 
 
@@ -151,3 +153,12 @@ def test_tensorboard_has_hyperparameters_descriptions_and_an_order(tmp_path: Pat
     band = shown.category[0].chart[0].margin.series[0]
     assert (band.value, band.lower, band.upper) == PANEL
     assert shown.category[0].chart[1].multiline.tag == ["^episode/success_rate$"]
+
+
+def test_charts_show_each_environment_of_a_mix_and_no_other_curve(tmp_path: Path) -> None:
+    config = dict.fromkeys(("env.mix.shop.name", "env.mix.go.name", "env.mix.go.panel"), "")
+    TensorBoard(Start("mixed", tmp_path, config, -1, -1, ())).close()
+    (pattern,) = layout(values(tmp_path)).category[0].chart[1].multiline.tag
+    curves = ("", "/go", "/shop", "/find_coin", "_low", "/go/far")
+    shown = [curve for curve in curves if re.search(pattern, f"episode/success_rate{curve}")]
+    assert shown == ["", "/go", "/shop"]

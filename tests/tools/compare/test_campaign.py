@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from gigpo_jax.config.command_line import load_config
 from gigpo_jax.env_bridge.freeze import freeze_panel, write_panel
 from gigpo_jax.envs import registry
-
-pytestmark = pytest.mark.slow
+from gigpo_jax.tools.compare.campaign import is_finished, list_runs
+from tests.tools.compare.test_runs import write_run
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -21,6 +22,7 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_campaign_plays_what_is_missing_and_compares(tmp_path: Path):
     env = registry.make("example", drawers=2, games=16)
     write_panel(tmp_path / "panel.json", freeze_panel("drawers", "example", env, "test"))
@@ -72,6 +74,7 @@ def test_a_campaign_plays_what_is_missing_and_compares(tmp_path: Path):
     assert {path: os.stat(path).st_mtime_ns for path in mtimes} == mtimes
 
 
+@pytest.mark.slow
 def test_all_arms_are_checked_before_the_first_run(tmp_path: Path):
     refused = call(
         "gigpo_jax",
@@ -85,6 +88,7 @@ def test_all_arms_are_checked_before_the_first_run(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_run_of_a_campaign_too(tmp_path: Path):
     """SIGTERM for the campaign alone, as a scheduler sends it."""
     words = ["--config=quickstart", "--algorithms=grpo,gigpo", f"--out={tmp_path / 'out'}"]
@@ -105,3 +109,44 @@ def test_a_signal_ends_the_run_of_a_campaign_too(tmp_path: Path):
     assert child
     assert not Path(f"/proc/{child}").exists()
     assert not (tmp_path / "out/gigpo_seed0").exists()
+
+
+def test_each_seed_has_all_algorithms_in_turn_and_their_own_settings(tmp_path: Path):
+    runs = list_runs(
+        "tests/configs/example.py",
+        ["grpo", "gigpo:rl.gamma=0.5", "examples.rare_actions:RARE_ACTIONS:rl.gamma=0.25"],
+        [3, 0],
+        tmp_path,
+        ["--config.rl.gamma=0.75", "--config.env.workers=3"],
+    )
+    assert [run.folder.name for run in runs] == [
+        f"{name}_seed{seed}"
+        for seed in (3, 0)
+        for name in (
+            "grpo",
+            "gigpo_rl.gamma=0.5",
+            "examples.rare_actions_RARE_ACTIONS_rl.gamma=0.25",
+        )
+    ]
+    configs = [load_config(run.config, run.words) for run in runs]
+    assert [(config.rl.algorithm, config.rl.gamma, config.seed) for config in configs] == [
+        (name, gamma, seed)
+        for seed in (3, 0)
+        for name, gamma in (
+            ("grpo", 0.75),
+            ("gigpo", 0.5),
+            ("examples.rare_actions:RARE_ACTIONS", 0.25),
+        )
+    ]
+    assert {config.env.workers for config in configs} == {3}
+
+
+def test_a_run_without_its_last_iteration_is_played_on(tmp_path: Path):
+    folder = write_run(tmp_path / "run", ["0000", "0001"])
+    assert is_finished(folder)
+    metrics = folder / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    for remaining in (lines[:-1], []):
+        metrics.write_text("".join(remaining))
+        assert not is_finished(folder)
+    assert not is_finished(tmp_path / "absent")

@@ -11,6 +11,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.tools.compare.command import main
 from gigpo_jax.tools.compare.comparisons import list_comparisons, list_explorations
+from gigpo_jax.tools.compare.report import make_rows
 from gigpo_jax.tools.compare.runs import group_arms, read_run
 from gigpo_jax.tools.compare.statistics import correct_p_values
 from tests.tools.compare.test_runs import write_run
@@ -136,3 +137,15 @@ def test_the_main_arm_has_a_seed_in_common_with_the_baseline(folders: list[Path]
     other = replace(other, runs=other.runs[1:])
     with pytest.raises(InputError, match=f"--main={other.label}: the arm has no seed in common"):
         list_comparisons([baseline, other], [], other.label)
+
+
+def test_success_is_of_all_seeds_and_a_difference_of_those_in_common(folders: list[Path]) -> None:
+    baseline, other, _ = group_arms([read_run(folder) for folder in folders])
+    baseline = replace(baseline, runs=baseline.runs[1:])
+    row, _ = list_comparisons([baseline, other])
+    # GiGPO wins 2 and 3 tasks of 4; with the second seed GRPO wins 2.
+    assert (row.success.mean, row.difference.mean) == pytest.approx((5 / 8, 1 / 4))
+    _, arm = make_rows([baseline, other])
+    assert np.mean(arm.outcomes["final"]) == pytest.approx(5 / 8)
+    assert np.mean(arm.outcomes["final_difference"]) == pytest.approx(1 / 4)
+    assert arm.shared == 1

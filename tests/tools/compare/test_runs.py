@@ -60,6 +60,15 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path):
     assert run.seconds.tolist() == [0, 10, 20]
 
 
+def test_a_run_that_was_killed_behind_its_last_evaluation_is_not_finished(tmp_path: Path):
+    """It resumes before that evaluation, and makes it again."""
+    folder = write_run(tmp_path / "a", ["0000", "0011", "0111"])
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:8]))
+    with pytest.raises(InputError, match="stopped after iteration 7 of 10"):
+        read_run(folder)
+
+
 def test_runs_are_sorted_into_arms_and_named_by_what_tells_them_apart(tmp_path: Path):
     grpo = [
         write_run(tmp_path / f"g{s}", ["0000", "0001"], seed=s, rl__algorithm="grpo")

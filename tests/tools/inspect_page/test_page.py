@@ -46,6 +46,8 @@ def test_the_page_has_every_step_with_its_credit(tmp_path: Path):
     page, packed = collect_run(write_run(tmp_path / "run"), "a", {})
     assert [group["id"] for group in page["groups"]] == ["a0", "a1"]
     assert page["groups"][0]["won"] == [True, False]
+    rates = [[0, 0.0], [1, 0.25], [2, 0.5], [3, 0.75]]
+    assert page["curves"]["episode/success_rate"] == rates
     first = unpacked(packed["a0"])
     last_step = first["episodes"][1]["steps"][2]
     assert (last_step["episode"], last_step["step"], last_step["total"], last_step["group"]) == (
