@@ -7,11 +7,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import PART_DEFAULTS, PARTS, is_default, value_of
-from gigpo_jax.config.requirements import require, require_default, signal_classes
+from gigpo_jax.config.requirements import require, signal_classes
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import BASE, find_algorithm
+from gigpo_jax.rl.algorithms import find_algorithm
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
 # Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
@@ -21,7 +21,6 @@ SENSITIVE = ("sequence", "product")
 
 def check_config(config: ConfigDict, trains: bool) -> None:
     """Checks a config in which every key has a value, and raises the errors of `resolve`."""
-    _check_groups(config)
     _check_sizes(config)
     _check_prefill(config)
     _check_old_logprobs(config)
@@ -38,9 +37,6 @@ def check_config(config: ConfigDict, trains: bool) -> None:
                     part.check_member(member, config)
             _check_environment(member, config)
             _check_algorithm(member, config)
-    if not mix.writes_summaries(config):
-        reader = f"env.context={config.env.context} with env.plan={config.env.plan}"
-        require_default(config, "sampling.max_summary_tokens", reader)
 
 
 def used_parts(config: ConfigDict) -> list[str]:
@@ -52,6 +48,7 @@ def used_parts(config: ConfigDict) -> list[str]:
         "adapter": config.model.param_dtype != "float32",
         "critic": algorithm.critic_values > 0,
         "starts of episodes": algorithm.fork_choice != "",
+        "groups": config.train.group_size == 1,
         "random weights": not config.model.path,
     }
     # Environments of a mix may have keys of any part, and a harness is the endpoint's.
@@ -61,21 +58,6 @@ def used_parts(config: ConfigDict) -> list[str]:
         for part, keys in PART_DEFAULTS.items()
         if has_mix or conditions.get(part) or not all(is_default(config, key) for key in keys)
     ]
-
-
-def _check_groups(config: ConfigDict) -> None:
-    train = config.train
-    if train.group_size == 1:
-        algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
-        # A wrapper's critic gives rewards, which its base compares.
-        whitens = algorithm.critic_values > 0 and BASE not in algorithm.settings
-        require(
-            config.rl.normalize == "mean" or whitens,
-            config,
-            "train.group_size",
-            "a group of one has no standard deviation",
-            "use at least 2 (published: 8)",
-        )
 
 
 def _check_sizes(config: ConfigDict) -> None:

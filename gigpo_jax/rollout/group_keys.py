@@ -8,6 +8,7 @@ from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE_FRACTION, one_of
+from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
 KEYS = part_keys(
     # For dynamic sampling, as in DAPO.
@@ -38,6 +39,13 @@ def check(config: ConfigDict, trains: bool) -> None:
     """Checks that a group keeps episodes to compare, and that success is measured in time."""
     del trains
     train = config.train
+    algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
+    # A wrapper's critic gives rewards, which its base compares.
+    whitens = algorithm.critic_values > 0 and BASE not in algorithm.settings
+    has_deviation = train.group_size > 1 or config.rl.normalize == "mean" or whitens
+    reason = "a group of one has no standard deviation"
+    fix = "use at least 2 (published: 8)"
+    require(has_deviation, config, "train.group_size", reason, fix)
     reason = "a group of one has no second episode to differ from"
     fix = "use 0, or train.group_size of at least 2"
     has_others = train.group_size > 1

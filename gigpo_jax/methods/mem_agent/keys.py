@@ -4,7 +4,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
-from gigpo_jax.config.requirements import require
+from gigpo_jax.config.mix import writes_summaries
+from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.config.step_requirements import require_steps
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
@@ -26,6 +27,14 @@ KEYS = part_keys(
         mixes=True,
     ),
 )
+
+
+def check(config: ConfigDict, trains: bool) -> None:
+    """Checks that the length of summaries is read."""
+    del trains
+    if not writes_summaries(config):
+        reader = f"env.context={config.env.context} with env.plan={config.env.plan}"
+        require_default(config, "sampling.max_summary_tokens", reader)
 
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
@@ -67,4 +76,4 @@ def check_summary_length(config: ConfigDict) -> None:
     require(is_short, config, "sampling.max_summary_tokens", reason, fix)
 
 
-PART = Part(KEYS, check_member=check_member)
+PART = Part(KEYS, check=check, check_member=check_member)
