@@ -137,9 +137,9 @@ def describe_files() -> str:
     files = run_files()
     text = (
         "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order, users before "
-        "what they use; files of one line are left out. What other configs use is imported by name, or inside functions, "
-        "and so are evaluations of panels (`rollout/evaluator.py`). A *signal* computes further columns of steps; "
-        "*scores* are log-probabilities of finished episodes under a model."
+        "what they use; files of one line are left out. What other configs and evaluations (`modes/panel_evaluation.py`) "
+        "use is imported by name, or inside functions. A *signal* computes further columns of steps; *scores* are "
+        "log-probabilities of finished episodes under a model."
     )
     lines = [TITLE, textwrap.fill(text, 120)]
     for names, title in ROOMS.items():
