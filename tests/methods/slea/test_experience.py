@@ -17,7 +17,7 @@ from gigpo_jax.methods.slea.experience import (
     join_lessons,
     rate_episodes,
 )
-from gigpo_jax.trajectory import Trajectory
+from gigpo_jax.trajectory import Past, Trajectory
 from tests.turns import make_turn
 
 SHELF = "You arrive at shelf 1. On the shelf 1, you see a mug 1, and a plate 2."
@@ -71,6 +71,13 @@ def test_a_state_gets_the_best_lessons_of_states_like_it() -> None:
     library.add_lessons([lesson("warnings", 1.0, "never stop", SHELF, kind="cool")])
     assert library.find_lessons("cool", SHELF) == ((), ("never stop",))
     assert library.metrics == {"experience/strategies": 5.0, "experience/warnings": 3.0}
+    # What was found for a state holds until lessons come or go.
+    earlier = json.loads(json.dumps(library.record()))
+    before = library.find_lessons("put", "far away")
+    library.add_lessons([lesson("strategies", 0.5, "come closer", "far away")])
+    assert library.find_lessons("put", "far away") == (("come closer",), ())
+    library.restore(earlier)
+    assert library.find_lessons("put", "far away") == before
 
 
 def test_a_full_zone_admits_what_is_better_than_its_worst() -> None:
@@ -140,6 +147,9 @@ def test_lessons_are_about_the_best_and_worst_episodes() -> None:
         episode(1, 0, 10.0),
         episode(1, 1, 10.0),
         episode(1, 2, 0.0, aborted=True),
+        # Nothing is learned from this one, and that one had another start.
+        episode(0, 3, 40.0, replaced=True),
+        episode(0, 4, 20.0, past=Past(("go",))),
     ]
     chosen = choose_episodes(trajectories, alone)
     # Returns 10, 0, -1, mean 3.

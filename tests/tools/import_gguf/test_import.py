@@ -240,19 +240,22 @@ def test_a_missing_package_has_an_install_line(tmp_path, capsys, monkeypatch):
 
 
 def test_settings_come_from_the_metadata(tmp_path):
-    changes = {"tokenizer.ggml.eot_token_id": 1, "general.sampling.temp": 0.7}
+    # Zeros are values, too.
+    changes = {"tokenizer.ggml.eot_token_id": 1, "tokenizer.ggml.eom_token_id": 0}
+    changes |= {"general.sampling.temp": 0.7, "general.sampling.min_p": 0.0}
     folder = run_import(write_gguf(tmp_path / "m.gguf", changes=changes), tmp_path / "out")
     config = json.loads((folder / "config.json").read_text())
     assert (config["rms_norm_eps"], config["rope_theta"]) == (1e-5, 10_000)
     assert (config["bos_token_id"], config["pad_token_id"]) == (1, 0)
     assert json.loads((folder / "generation_config.json").read_text()) == {
         "bos_token_id": 1,
-        "eos_token_id": [2, 1],
+        "eos_token_id": [2, 1, 0],
         "pad_token_id": 0,
         "do_sample": True,
         "temperature": 0.7,
+        "min_p": 0.0,
     }
-    assert load_tokenizer(folder).stop_token_ids == (2, 1)
+    assert load_tokenizer(folder).stop_token_ids == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
