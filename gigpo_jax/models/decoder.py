@@ -208,7 +208,7 @@ class LayerLoop:
         numbers = jnp.arange(run.first, run.first + length) if is_numbered else None
         run_layer = self.layer_function(run, stacked)
         x, result = jax.lax.scan(
-            self.execution.add_remat(run_layer),
+            self.execution.add_remat(run_layer, length),
             x,
             (layers, replayed, numbers),
             unroll=min(self.execution.unroll, length),

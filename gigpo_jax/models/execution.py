@@ -56,10 +56,10 @@ class Execution:
     experts: Experts | None = None
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
-    def add_remat(self, function: Callable) -> Callable:
-        """Makes a function of a layer keep what `remat` says."""
+    def add_remat(self, function: Callable, layers: int = 2) -> Callable:
+        """Makes a function of a layer, in a scan over so many, keep what `remat` says."""
         if self.remat == "none":
             return function
-        # In the scan over layers nothing can be merged across the loop, so the barriers of
-        # prevent_cse would only cost time.
-        return jax.checkpoint(function, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
+        # In a scan XLA cannot compute layers again too early, and the barriers of prevent_cse would
+        # only cost time. A scan of one turn is no loop.
+        return jax.checkpoint(function, policy=REMAT_POLICIES[self.remat], prevent_cse=layers < 2)

@@ -323,3 +323,17 @@ def test_layers_differ_by_kind() -> None:
     scores = jax.jit(functools.partial(decoder.logits, other))(PARAMS, TOKENS)
     difference = np.abs(scores - SCORE(PARAMS, TOKENS))
     assert difference.max() > 0.1
+
+
+def test_a_layer_that_is_no_loop_is_not_computed_again_before_its_gradient_is_known() -> None:
+    """Else the arrays of all such layers would be there at once."""
+    params = decoder.abstract_params(CONFIG)
+    tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+
+    def loss(params: decoder.Params, tokens: jax.Array) -> jax.Array:
+        execution = Execution(remat="full")
+        return decoder.hidden_states(CONFIG, params, tokens, execution=execution).sum()
+
+    text = jax.jit(jax.grad(loss)).lower(params, tokens).as_text()
+    alone = sum(run.stop - run.start == 1 for run in CONFIG.layer_runs)
+    assert text.count("optimization_barrier") == alone > 0
