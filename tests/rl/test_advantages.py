@@ -229,6 +229,21 @@ def test_returns_discount_by_step_index_where_steps_are_missing():
     np.testing.assert_allclose(got.step[:6], [*(returns / 2), *(-returns / 2)], rtol=1e-6)
 
 
+@pytest.mark.parametrize("penalty", [0.1, 0.001])
+def test_the_size_of_a_lone_penalty_counts_only_without_the_deviation(penalty):
+    # 8 failed episodes of 5 steps; one of n equal scores is lower by p. It gets -p * (n - 1) / n,
+    # and the deviation is p / sqrt(n): -(n - 1) / sqrt(n), with n = 8 episodes or 40 rows.
+    steps = np.arange(40) % 5
+    group = padded(
+        columns([0] * 40, [penalty] + [0] * 39, np.arange(40) // 5, steps, [0] * 40, steps)
+    )
+    for switches, episode in ((TRAJECTORY, -7 / np.sqrt(8)), (STEP, -39 / np.sqrt(40))):
+        got = gigpo_advantages(**group, **switches, eps=0.0)
+        np.testing.assert_allclose(got.total[0], episode - 7 / np.sqrt(8), rtol=1e-4)
+    got = gigpo_advantages(**group, **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_allclose(got.total[0], -2 * penalty * 7 / 8, rtol=1e-5)
+
+
 def test_penalties_do_not_divide_by_zero_where_all_returns_are_equal():
     # Trajectory statistics, penalty by row: both returns are 5, the row that pays would get -0.1 /
     # eps.
