@@ -72,7 +72,7 @@ def write(source: str, target: str) -> None:
 
     from gigpo_jax.env_bridge.types import anchor_hash
     from gigpo_jax.rl.algorithms import make_advantages
-    from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
+    from gigpo_jax.rl.losses import LossSettings, loss_divisor, policy_loss
     from gigpo_jax.rl.types import StepBatch, StepColumns
     from gigpo_jax.rollout.read_record import read_rollouts
 
@@ -111,7 +111,7 @@ def write(source: str, target: str) -> None:
 
             def loss(logprob: jax.Array, minibatch: StepBatch = minibatch) -> jax.Array:
                 sums = policy_loss(logprob, jnp.zeros(mask.shape), minibatch, settings)
-                return sums.loss / loss_denominator(minibatch, settings)
+                return sums.loss / loss_divisor(minibatch, settings)
 
             value, gradient = jax.value_and_grad(loss)(jnp.asarray(batch["logprob"]))
             batch[f"{name}/loss"] = np.asarray(value)

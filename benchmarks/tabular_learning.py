@@ -49,7 +49,7 @@ from benchmarks.tabular_worlds import (
     summarise,
 )
 from gigpo_jax.rl import segments
-from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
+from gigpo_jax.rl.losses import LossSettings, loss_divisor, policy_loss
 from gigpo_jax.rl.types import StepBatch, StepColumns
 
 BATCHES = (range(8), range(8, 16))  # seeds that are reported
@@ -158,7 +158,7 @@ def update(
             microbatches=None,
         )
         sums = policy_loss(flatten(logprob), flatten(entropy), batch, settings)
-        return sums.loss / loss_denominator(batch), sums.entropy / sums.tokens
+        return sums.loss / loss_divisor(batch), sums.entropy / sums.tokens
 
     gradient = jax.vmap(jax.grad(lose, has_aux=True))
     steps, entropy = gradient((table, weights), prior, feature, rows, advantage)

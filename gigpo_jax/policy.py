@@ -36,8 +36,8 @@ class Policy:
         parameters are trained.
       scale: Factor of the adapter's output.
       base: Checksum of the tensors of `model.path` that an adapter belongs to; "" without one.
-      engine_tensor: Number of devices that split an in-process engine's weights, as from
-        `engine_split.engine_tensor`; 0: no estimate of memory has chosen it.
+      engine_split_size: Number of devices that split an in-process engine's weights, as from
+        `engine_split.engine_split_size`; 0: no estimate of memory has chosen it.
     """
 
     config: decoder.DecoderConfig
@@ -46,7 +46,7 @@ class Policy:
     adapter: Any = None
     scale: float = 1.0
     base: str = ""
-    engine_tensor: int = 0
+    engine_split_size: int = 0
 
     @property
     def trained(self) -> Any:
@@ -151,9 +151,9 @@ def _engine_devices(
     """Returns how many devices split the engine's weights; checks that they can."""
     if mesh.size == 1 and not config.engine.devices and config.engine.tensor <= 1:
         return 1
-    from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+    from gigpo_jax.devices.engine_split import check_engine, engine_split_size
 
-    tensor = engine_tensor(config, shape, mesh, signals=signals, trains=trains)
+    tensor = engine_split_size(config, shape, mesh, signals=signals, trains=trains)
     if samples and config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     return tensor

@@ -23,7 +23,7 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.files.weights import load_hf
-from gigpo_jax.models.linears import TARGETS
+from gigpo_jax.models.linear_names import TARGETS
 from gigpo_jax.modes import evaluate, export, sft, train
 from gigpo_jax.modes.model_folder import save_policy
 from gigpo_jax.policy import Policy, load_policy

@@ -14,7 +14,7 @@ from gigpo_jax.config.key_types import Key, Part
 from gigpo_jax.core.method_table import METHOD_DEFAULTS, METHOD_KEYS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.core.settings import ANY, Rule
-from gigpo_jax.models.linears import TARGETS
+from gigpo_jax.models.linear_names import TARGETS
 
 PARTS: ReferenceTable[Part] = ReferenceTable(
     {

@@ -10,7 +10,7 @@ from gigpo_jax.devices.mesh import shard_parameters
 from gigpo_jax.models import lora
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.files.adapter_file import load_adapter
-from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
+from gigpo_jax.models.linear_names import MLP_LINEARS, TARGETS
 
 
 def check_expert_adapter(config: ConfigDict, shape: DecoderConfig) -> None:
@@ -25,7 +25,7 @@ def check_expert_adapter(config: ConfigDict, shape: DecoderConfig) -> None:
             value=repr(tuple(settings.targets)),
             fix="name linear layers of attention alone: q_proj, k_proj, v_proj, o_proj",
         )
-    if len(shape.layer_runs) > 1:
+    if len(shape.layer_spans) > 1:
         raise InputError(
             "adapters need experts in all layers or in none",
             key="config.model.lora.rank",

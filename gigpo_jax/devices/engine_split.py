@@ -17,7 +17,7 @@ from gigpo_jax.devices.memory import (
 from gigpo_jax.models.decoder import DecoderConfig
 
 
-def engine_tensor(
+def engine_split_size(
     config: ConfigDict,
     shape: DecoderConfig,
     mesh: jax.sharding.Mesh,
@@ -60,7 +60,7 @@ def check_engine(
     Args:
       config, shape: Arguments of `memory_estimate`.
       mesh: Mesh of the learner.
-      tensor: Result of `engine_tensor`.
+      tensor: Result of `engine_split_size`.
 
     Raises:
       InputError: `tensor` does not divide heads and devices or cannot overlap with updates, or a

@@ -47,7 +47,7 @@ def server_config(
 def server_tensor(
     config: ConfigDict, shape: DecoderConfig, mesh: jax.sharding.Mesh, limit: int | None = None
 ) -> int:
-    """Returns how many devices split an engine server's weights; arguments as for `engine_tensor`.
+    """Returns how many devices split an engine server's weights; see `engine_split_size`.
 
     A server loads its weights split as the engine reads them, and holds them once.
     """

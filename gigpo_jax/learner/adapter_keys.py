@@ -6,7 +6,7 @@ from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
-from gigpo_jax.models.linears import TARGETS
+from gigpo_jax.models.linear_names import TARGETS
 
 LORA_TARGETS = tuple(TARGETS)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerSpan
 from gigpo_jax.models.execution import INPUT
 from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
 from gigpo_jax.models.execution import Execution as Execution
@@ -144,7 +144,7 @@ def run_model(
         x = execution.constrain(x)
     layers = LayerLoop(config, execution, angles, segment_ids, deep, lengths, keeps_routes)
     # The last layer may drop tokens whose experts nobody asks for.
-    selects_in_last = isinstance(params[config.layer_runs[0].stack], tuple) and not keeps_routes
+    selects_in_last = isinstance(params[config.layer_spans[0].stack], tuple) and not keeps_routes
     last_select = select if selects_in_last else select_all
     layer_routes = None
     if routes is not None:
@@ -153,18 +153,18 @@ def run_model(
         layer_routes = split_routes(config, routes)
     outputs: list[Any] = []
     states: list[Any] = []
-    for run in config.layer_runs:
-        inputs = (params[run.stack], layer_routes if run.stack == LAYERS else None)
-        x, results = layers.run_layers(run, x, *inputs, last_select)
-        if run.stack == DELTA_LAYERS:
+    for span in config.layer_spans:
+        inputs = (params[span.stack], layer_routes if span.stack == LAYERS else None)
+        x, results = layers.run_layers(span, x, *inputs, last_select)
+        if span.stack == DELTA_LAYERS:
             states += [result[0] for result in results]
         else:
             outputs += results
     hidden = apply_final_norm(config, params, x)
-    keys_values = _join_runs([output[0] for output in outputs])
-    chosen = _join_runs([output[1] for output in outputs if output[1] is not None])
+    keys_values = _join_spans([output[0] for output in outputs])
+    chosen = _join_spans([output[1] for output in outputs if output[1] is not None])
     selected = hidden if selects_in_last else select(hidden)
-    return ModelResult(selected, keys_values, chosen, _join_runs(states))
+    return ModelResult(selected, keys_values, chosen, _join_spans(states))
 
 
 @dataclass(frozen=True)
@@ -188,25 +188,25 @@ class LayerLoop:
     keeps_routes: bool
 
     def run_layers(
-        self, run: LayerRun, x: jax.Array, layers: Any, routes: jax.Array | None, select: Select
+        self, span: LayerSpan, x: jax.Array, layers: Any, routes: jax.Array | None, select: Select
     ) -> tuple[jax.Array, list[Any]]:
         """Runs layers; `select` is for the last layer of a model of separate trees."""
         if not isinstance(layers, tuple):
-            return self.run_stacked(run, x, layers, routes)
+            return self.run_stacked(span, x, layers, routes)
         from gigpo_jax.models.separate_layers import run_apart
 
-        run_layer = self.layer_function(run, layers)
-        return run_apart(self.config, run, run_layer, x, layers, routes, select)
+        run_layer = self.layer_function(span, layers)
+        return run_apart(self.config, span, run_layer, x, layers, routes, select)
 
     def run_stacked(
-        self, run: LayerRun, x: jax.Array, stacked: Params, routes: jax.Array | None
+        self, span: LayerSpan, x: jax.Array, stacked: Params, routes: jax.Array | None
     ) -> tuple[jax.Array, list[Any]]:
         """Runs stacked layers in a scan; the results of all layers are one."""
-        layers, replayed = _slice_run(self.config, run, (stacked, routes))
-        length = run.stop - run.start
+        layers, replayed = _slice_span(self.config, span, (stacked, routes))
+        length = span.stop - span.start
         is_numbered = self.deep is not None or len(self.angles) > 1
-        numbers = jnp.arange(run.first, run.first + length) if is_numbered else None
-        run_layer = self.layer_function(run, stacked)
+        numbers = jnp.arange(span.first, span.first + length) if is_numbered else None
+        run_layer = self.layer_function(span, stacked)
         x, result = jax.lax.scan(
             self.execution.add_remat(run_layer, length),
             x,
@@ -215,16 +215,16 @@ class LayerLoop:
         )
         return x, [result]
 
-    def layer_function(self, run: LayerRun, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
-        """Returns the function of one layer of a run, whose parameters it takes."""
-        graph = layer_graph(self.config, adapted_linears(layers), run.stack)
-        if run.stack == DELTA_LAYERS:
+    def layer_function(self, span: LayerSpan, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
+        """Returns the function of one layer of a span, whose parameters it takes."""
+        graph = layer_graph(self.config, adapted_linears(layers), span.stack)
+        if span.stack == DELTA_LAYERS:
             from gigpo_jax.models.delta_layer import text_mixer
 
             attend = text_mixer(self.config, self.segment_ids, self.lengths)
         else:
-            attend = self.attend_function(run.kind.window)
-        angles = self.angles[run.kind]
+            attend = self.attend_function(span.kind.window)
+        angles = self.angles[span.kind]
 
         def run_layer(
             x: jax.Array,
@@ -270,16 +270,16 @@ class LayerLoop:
         return attend
 
 
-def _slice_run(config: DecoderConfig, run: LayerRun, stacked: Any) -> Any:
-    """Takes the layers of a run out of stacked arrays."""
-    # A model of one kind of layers has one run, and nothing is sliced.
-    if len(config.layer_runs) == 1:
+def _slice_span(config: DecoderConfig, span: LayerSpan, stacked: Any) -> Any:
+    """Takes the layers of a span out of stacked arrays."""
+    # A model of one kind of layers has one span, and nothing is sliced.
+    if len(config.layer_spans) == 1:
         return stacked
-    return jax.tree.map(lambda leaf: leaf[run.start : run.stop], stacked)
+    return jax.tree.map(lambda leaf: leaf[span.start : span.stop], stacked)
 
 
-def _join_runs(results: Sequence[Any]) -> Any:
-    """Joins the stacked results of runs; None if there are no results."""
+def _join_spans(results: Sequence[Any]) -> Any:
+    """Joins the stacked results of spans; None if there are no results."""
     if len(results) < 2:
         return results[0] if results else None
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *results)

@@ -37,7 +37,7 @@ class AttentionKind(NamedTuple):
     window: int = 0
 
 
-class LayerRun(NamedTuple):
+class LayerSpan(NamedTuple):
     """Neighbouring layers of one stack.
 
     Attributes:
@@ -161,9 +161,9 @@ class DecoderConfig:
         return self.layer_types.count(LINEAR)
 
     @property
-    def layer_runs(self) -> tuple[LayerRun, ...]:
-        """The layers in their order, as one run where all are of one stack."""
-        runs: list[LayerRun] = []
+    def layer_spans(self) -> tuple[LayerSpan, ...]:
+        """The layers in their order, as one span where all are of one stack."""
+        spans: list[LayerSpan] = []
         ends = dict.fromkeys(STACKS, 0)
         for layer, kind in enumerate(self.attention_kinds):
             has_experts = self.experts is None or self.experts.has_experts(layer)
@@ -171,18 +171,18 @@ class DecoderConfig:
             if self.layer_types and self.layer_types[layer] == LINEAR:
                 stack = DELTA_LAYERS
             end = ends[stack]
-            if not runs or runs[-1].stack != stack:
+            if not spans or spans[-1].stack != stack:
                 # Models with layers without attention have all others in one stack.
                 place = layer if self.delta is None else end
-                runs.append(LayerRun(stack, end, end, layer, place, kind))
+                spans.append(LayerSpan(stack, end, end, layer, place, kind))
             ends[stack] += 1
-            runs[-1] = runs[-1]._replace(stop=ends[stack])
-        return tuple(runs)
+            spans[-1] = spans[-1]._replace(stop=ends[stack])
+        return tuple(spans)
 
     def layer_numbers(self, stack: str) -> tuple[int, ...]:
         """Indices in the model of the layers of a stack."""
         numbers: list[int] = []
-        for run in self.layer_runs:
-            if run.stack == stack:
-                numbers += range(run.first, run.first + run.stop - run.start)
+        for span in self.layer_spans:
+            if span.stack == stack:
+                numbers += range(span.first, span.first + span.stop - span.start)
         return tuple(numbers)

@@ -12,7 +12,7 @@ from flax import nnx
 from gigpo_jax.models.attention import attention, cached_attention
 from gigpo_jax.models.cache import KVCache, write_prompts, write_tokens
 from gigpo_jax.models.decoder import apply_final_norm, embed_tokens, run_model, score_tokens
-from gigpo_jax.models.decoder_config import DELTA_LAYERS, DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DELTA_LAYERS, DecoderConfig, LayerSpan
 from gigpo_jax.models.execution import Execution, Experts
 from gigpo_jax.models.layer import Params, Select, layer_graph, select_all
 from gigpo_jax.models.layers import adapted_linears
@@ -193,37 +193,37 @@ def run_layers(
     Returns:
       The residual stream [..., D] of the selected tokens, and the cache.
     """
-    runs: Sequence[LayerRun] = config.layer_runs
+    spans: Sequence[LayerSpan] = config.layer_spans
     if len(angles) > 1:
-        from gigpo_jax.models.layer_kinds import split_runs
+        from gigpo_jax.models.layer_kinds import split_spans
 
-        runs = split_runs(config)
-    for run in runs:
-        layers = params[run.stack]
-        graph = layer_graph(config, adapted_linears(layers), run.stack)
+        spans = split_spans(config)
+    for span in spans:
+        layers = params[span.stack]
+        graph = layer_graph(config, adapted_linears(layers), span.stack)
 
         def run_layer(
             index: jax.Array | int,
             params: Params,
             carry: tuple[jax.Array, KVCache],
             layer_select: Select = select_all,
-            run: LayerRun = run,
+            span: LayerSpan = span,
             graph: Any = graph,
         ) -> tuple[jax.Array, KVCache]:
             x, cache = carry
             # `index` counts the layers of the stack, `number` those of the whole model.
-            number = index + (run.first - run.start)
-            place = index + (run.place - run.start)
-            window = run.kind.window
+            number = index + (span.first - span.start)
+            place = index + (span.place - span.start)
+            window = span.kind.window
             store = cache.windows if window else cache
             assert store is not None
-            if run.stack == DELTA_LAYERS:
+            if span.stack == DELTA_LAYERS:
                 assert mix is not None
                 attend_layer = functools.partial(mix, place, store)
             else:
                 attend_layer = functools.partial(attend, window, place, store)
             layer = nnx.merge(graph, params)
-            x, store, routes = layer(x, angles[run.kind], attend_layer, layer_select, experts)
+            x, store, routes = layer(x, angles[span.kind], attend_layer, layer_select, experts)
             cache = replace(cache, windows=store) if window else store
             if deep is not None:
                 from gigpo_jax.models.vision.vision import add_deep_features
@@ -235,7 +235,7 @@ def run_layers(
 
         # The experts of dropped tokens would not be known.
         last_select = select if cache.routes is None else select_all
-        x, cache = _run_stack(config, run, run_layer, layers, (x, cache), last_select)
+        x, cache = _run_stack(config, span, run_layer, layers, (x, cache), last_select)
     if isinstance(layers, tuple) and cache.routes is None:
         return x, cache
     return select(x), cache
@@ -243,7 +243,7 @@ def run_layers(
 
 def _run_stack(
     config: DecoderConfig,
-    run: LayerRun,
+    span: LayerSpan,
     run_layer: Callable[..., tuple[jax.Array, KVCache]],
     layers: Any,
     carry: tuple[jax.Array, KVCache],
@@ -253,7 +253,7 @@ def _run_stack(
     if isinstance(layers, tuple):
         from gigpo_jax.models.separate_layers import decode_apart
 
-        return decode_apart(config, run, run_layer, layers, carry, last_select)
+        return decode_apart(config, span, run_layer, layers, carry, last_select)
 
     # The cache is the carry of the loop and is updated in place; as input and output of a scan it
     # would be copied.
@@ -262,4 +262,4 @@ def _run_stack(
     ) -> tuple[jax.Array, KVCache]:
         return run_layer(index, jax.tree.map(lambda leaf: leaf[index], layers), carry)
 
-    return jax.lax.fori_loop(run.start, run.stop, run_stacked, carry)
+    return jax.lax.fori_loop(span.start, span.stop, run_stacked, carry)

@@ -8,22 +8,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gigpo_jax.models.decoder_config import DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DecoderConfig, LayerSpan
 from gigpo_jax.models.rotary import Rotary
 
 
-def split_runs(config: DecoderConfig) -> list[LayerRun]:
-    """Splits the runs of a model of one stack by kind; layers with a window have another cache."""
-    (whole,) = config.layer_runs
-    runs: list[LayerRun] = []
+def split_spans(config: DecoderConfig) -> list[LayerSpan]:
+    """Splits the spans of a model of one stack by kind; layers with a window have another cache."""
+    (whole,) = config.layer_spans
+    spans: list[LayerSpan] = []
     places: Counter[bool] = Counter()
     for layer, kind in enumerate(config.attention_kinds):
         has_window = kind.window > 0
-        if not runs or runs[-1].kind != kind:
-            runs.append(LayerRun(whole.stack, layer, layer, layer, places[has_window], kind))
+        if not spans or spans[-1].kind != kind:
+            spans.append(LayerSpan(whole.stack, layer, layer, layer, places[has_window], kind))
         places[has_window] += 1
-        runs[-1] = runs[-1]._replace(stop=layer + 1)
-    return runs
+        spans[-1] = spans[-1]._replace(stop=layer + 1)
+    return spans
 
 
 def select_kind(layers: Any, number: jax.Array | int | None) -> tuple[Rotary, Callable[..., Any]]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from gigpo_jax.models import decoder
 from gigpo_jax.models.decoder import DecoderConfig, Params
 from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS
-from gigpo_jax.models.linears import MLP_LINEARS, TARGETS
+from gigpo_jax.models.linear_names import MLP_LINEARS, TARGETS
 from gigpo_jax.models.vision.linears import VISION_TARGETS
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.models.cache import BITS
-from gigpo_jax.models.linears import LINEARS
+from gigpo_jax.models.linear_names import LINEARS
 
 # Linear layers of `delta_layer.make_mixer`.
 DELTA_LINEARS = ("delta_inputs", "delta_gate", "delta_rate", "delta_decay", "delta_out")

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from gigpo_jax.models.decoder_config import DecoderConfig, LayerRun
+from gigpo_jax.models.decoder_config import DecoderConfig, LayerSpan
 from gigpo_jax.models.layer import Params, Select, select_all
 
 
@@ -23,7 +23,7 @@ def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
 
 def run_apart(
     config: DecoderConfig,
-    run: LayerRun,
+    span: LayerSpan,
     run_layer: Callable[..., Any],
     x: jax.Array,
     layers: Sequence[Params],
@@ -32,8 +32,8 @@ def run_apart(
 ) -> tuple[jax.Array, list[Any]]:
     """Runs layers of separate trees; `select` is for the last layer of the model."""
     results = []
-    for index in range(run.start, run.stop):
-        number = run.first + index - run.start
+    for index in range(span.start, span.stop):
+        number = span.first + index - span.start
         layer_select = select if number == config.num_layers - 1 else select_all
         own_routes = None if routes is None else routes[index]
         x, result = run_layer(x, (layers[index], own_routes, number), layer_select)
@@ -43,7 +43,7 @@ def run_apart(
 
 def decode_apart(
     config: DecoderConfig,
-    run: LayerRun,
+    span: LayerSpan,
     run_layer: Callable[..., Any],
     layers: Sequence[Params],
     carry: Any,
@@ -52,7 +52,7 @@ def decode_apart(
     """Runs layers over a cache; `last_select` is for the last layer of the model."""
     # A loop of Python: XLA reads the kernels of separate trees in place. Only the last layer may
     # drop tokens: every earlier one makes keys and values of all of them.
-    for index in range(run.start, run.stop):
-        is_last = run.first + index - run.start == config.num_layers - 1
+    for index in range(span.start, span.stop):
+        is_last = span.first + index - span.start == config.num_layers - 1
         carry = run_layer(index, layers[index], carry, last_select if is_last else select_all)
     return carry

@@ -75,7 +75,7 @@ def make_value_update(
         del iteration
         return value_loss(values(params, frozen, micro), micro.values, clip=clip)
 
-    def total(batch: StepBatch) -> Array:
+    def divisor(batch: StepBatch) -> Array:
         # Not the response tokens: with one value a step, only the first token of a
         # response has a target.
         return jnp.maximum(jnp.sum(batch.values.weight), 1.0)
@@ -84,5 +84,5 @@ def make_value_update(
         del batch
         return sums.means()
 
-    step = TrainStep("critic", optimizer, sums, ValueSums.zero, total, metrics, state_shardings)
+    step = TrainStep("critic", optimizer, sums, ValueSums.zero, divisor, metrics, state_shardings)
     return step.compile()

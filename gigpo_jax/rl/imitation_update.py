@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from gigpo_jax.rl.losses import LossSums, loss_denominator
+from gigpo_jax.rl.losses import LossSums, loss_divisor
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import TrainState, Update
 from gigpo_jax.rl.types import StepBatch
@@ -35,7 +35,7 @@ def make_sft_update(
         forward,
         optimizer,
         loss,
-        loss_denominator,
+        loss_divisor,
         chunk=chunk,
         temperature=1.0,
         state_shardings=state_shardings,

@@ -1,7 +1,7 @@
 """The clipped surrogate with KL term and entropy bonus, and the supervised loss, as sums.
 
 Every function returns sums, never means: microbatches add up and the update divides once by
-`loss_denominator`, so the loss does not depend on how a minibatch was cut. Log-probabilities are in
+`loss_divisor`, so the loss does not depend on how a minibatch was cut. Log-probabilities are in
 nats.
 """
 
@@ -227,7 +227,7 @@ def policy_loss(
 
 
 def _loss_share(weight: Array, batch: StepBatch, settings: LossSettings) -> Array:
-    """Returns the weights of tokens in the loss, [B, C], before `loss_denominator` divides it."""
+    """Returns the weights of tokens in the loss, [B, C], before `loss_divisor` divides it."""
     if settings.mean == "responses":
         from gigpo_jax.rl.response_ratios import response_numbers, response_sums
 
@@ -293,7 +293,7 @@ def kept_weight(batch: StepBatch, settings: LossSettings) -> Array:
     return batch.weight * within_cap(batch, settings.correction, settings.importance_cap)
 
 
-def loss_denominator(batch: StepBatch, settings: LossSettings | None = None) -> Array:
+def loss_divisor(batch: StepBatch, settings: LossSettings | None = None) -> Array:
     """Counts the response tokens or the responses of a minibatch, [] f32, to divide the loss by."""
     if settings is None or settings.mean in ("tokens", "episodes"):
         # At least 1: a minibatch may hold no token, or lose all of them to a correction.

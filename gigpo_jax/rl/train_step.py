@@ -104,7 +104,7 @@ class TrainStep:
       measure: Function for the sums of a microbatch; their `loss` is differentiated, and `a + b`
         joins them.
       zero: Function for the sums over no tokens.
-      total: Function from a minibatch to the divisor of the summed loss.
+      divisor: Function from a minibatch to the divisor of the summed loss.
       metrics: Function (sums of a minibatch, minibatch) -> further metrics.
       state_shardings: Sharding of each leaf of the state.
     """
@@ -113,7 +113,7 @@ class TrainStep:
     optimizer: Optimizer
     measure: Measure
     zero: Callable[[], Any]
-    total: Callable[[StepBatch], jax.Array]
+    divisor: Callable[[StepBatch], jax.Array]
     metrics: Callable[[Any, StepBatch], Metrics]
     state_shardings: TrainState | None
 
@@ -161,13 +161,13 @@ class TrainStep:
         """Adds the microbatches from span[0] to below span[1]."""
         # Of the whole minibatch, before any microbatch: the gradient then equals that of one large
         # batch, however steps are spread over microbatches and devices.
-        denominator = self.total(batch)
+        divisor = self.divisor(batch)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
             sums = self.measure(params, frozen, select_microbatch(batch, m), count)
             # Divided before the gradient is taken: gradients of microbatches add up to
             # that of the mean.
-            return sums.loss / denominator, sums
+            return sums.loss / divisor, sums
 
         return _accumulate_gradients(objective, params, self._place, span, totals)
 
@@ -188,7 +188,7 @@ class TrainStep:
         # A finite loss can have gradients that are not: both decide whether the step is applied.
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(grad_norm)
         record = self.metrics(sums, batch) | {
-            f"{self.name}/loss": sums.loss / self.total(batch),
+            f"{self.name}/loss": sums.loss / self.divisor(batch),
             f"{self.name}/grad_norm": grad_norm,
             f"{self.name}/lr": rate,
             f"{self.name}/skipped": 1.0 - finite.astype(jnp.float32),

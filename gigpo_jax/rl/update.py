@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gigpo_jax.rl.logprobs import OutputEmbedding, token_logprobs
-from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, loss_divisor, policy_loss
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.ratios import MASKS
 from gigpo_jax.rl.train_step import (
@@ -107,7 +107,7 @@ def make_update(
         forward,
         optimizer,
         partial(policy_loss, settings=settings),
-        partial(loss_denominator, settings=settings),
+        partial(loss_divisor, settings=settings),
         chunk=chunk,
         temperature=temperature,
         state_shardings=state_shardings,
@@ -120,7 +120,7 @@ def make_policy_update(
     forward: Forward,
     optimizer: Optimizer,
     loss: Loss,
-    total: Callable[[StepBatch], jax.Array],
+    divisor: Callable[[StepBatch], jax.Array],
     *,
     chunk: int,
     temperature: float,
@@ -145,7 +145,7 @@ def make_policy_update(
             means["policy/masked_fraction"] = 1.0 - remaining
         return means
 
-    step = TrainStep("policy", optimizer, sums, LossSums.zero, total, metrics, state_shardings)
+    step = TrainStep("policy", optimizer, sums, LossSums.zero, divisor, metrics, state_shardings)
     if in_pieces:
         from gigpo_jax.rl.piecewise_update import compile_in_pieces
 

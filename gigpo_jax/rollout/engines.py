@@ -52,7 +52,7 @@ def make_jax_engine(
     # Parameters on one device have no mesh.
     tensor = 1
     if mesh is not None:
-        tensor = policy.engine_tensor or config.engine.tensor or mesh.shape["tensor"]
+        tensor = policy.engine_split_size or config.engine.tensor or mesh.shape["tensor"]
     settings = engine_settings(config, tensor)
     engine = JaxEngine(
         policy.config,
@@ -73,7 +73,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
 
     Args:
       config: Config of the run.
-      tensor: Number of devices that split the weights, see `engine_split.engine_tensor`.
+      tensor: Number of devices that split the weights, see `engine_split.engine_split_size`.
     """
     engine = config.engine
     return EngineSettings(

@@ -9,7 +9,7 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+from gigpo_jax.devices.engine_split import check_engine, engine_split_size
 from gigpo_jax.devices.memory import (
     GIB,
     check_memory,
@@ -107,7 +107,7 @@ def test_the_engines_weights_are_split_over_devices_of_one_host(hosts, fit):
                 check_engine(config, PUBLISHED["7b"], mesh, tensor)
     config.engine.tensor = 0
     limit = int(peak(config, memory_estimate(config, PUBLISHED["7b"], 8, 2, tensor=2))) + 1
-    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == (2 if 2 in fit else 1)
+    assert engine_split_size(config, PUBLISHED["7b"], mesh, limit) == (2 if 2 in fit else 1)
 
 
 def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
@@ -119,12 +119,12 @@ def test_the_engines_weights_are_split_over_as_few_devices_as_fit():
     assert halves == whole | {"engine's weights": whole["engine's weights"] / 2}
     for estimate, devices in ((whole, 1), (halves, 2)):
         limit = int(peak(config, estimate)) + 1
-        assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == devices
+        assert engine_split_size(config, PUBLISHED["7b"], mesh, limit) == devices
         check_memory(config, PUBLISHED["7b"], 8, tensor=devices, limit=limit)
     config.engine.tensor = 4
-    assert engine_tensor(config, PUBLISHED["7b"], mesh, 2**40) == 4
+    assert engine_split_size(config, PUBLISHED["7b"], mesh, 2**40) == 4
     config.engine.tensor, config.train.max_staleness = 0, 1
-    assert engine_tensor(config, PUBLISHED["7b"], mesh, limit) == 1
+    assert engine_split_size(config, PUBLISHED["7b"], mesh, limit) == 1
 
 
 def test_a_servers_weights_are_split_over_as_few_devices_as_fit():

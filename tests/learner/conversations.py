@@ -19,7 +19,7 @@ from gigpo_jax.learner.samples import Sample, join_continuations
 from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.policy import Policy, lora_config
-from gigpo_jax.rl.losses import LossSettings, loss_denominator, policy_loss
+from gigpo_jax.rl.losses import LossSettings, loss_divisor, policy_loss
 from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs
@@ -239,7 +239,7 @@ def compute_loss(
     is_response = micro.weight > 0
     columns = (micro.behaviour, micro.advantage, np.asarray(slope))
     slopes = sorted(zip(*(column[is_response].tolist() for column in columns), strict=True))
-    return [float(x) for x in jax.tree.leaves(sums)], float(loss_denominator(micro, loss)), slopes
+    return [float(x) for x in jax.tree.leaves(sums)], float(loss_divisor(micro, loss)), slopes
 
 
 def check_equal_losses(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:

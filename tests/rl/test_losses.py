@@ -10,7 +10,7 @@ from gigpo_jax.learner.loss_weights import episode_weights
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.rl.kl import k3
-from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, loss_divisor, policy_loss
 from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from tests.turns import make_step, make_turn
@@ -164,7 +164,7 @@ def responses(seed: int) -> tuple[jax.Array, StepBatch, list[tuple[int, slice]]]
 
 
 def gradient_of(settings: LossSettings, logprob: jax.Array, batch: StepBatch) -> np.ndarray:
-    total = loss_denominator(batch, settings)
+    total = loss_divisor(batch, settings)
     return np.asarray(
         jax.jit(jax.grad(lambda x: loss_of(x, batch, settings).loss / total))(logprob), np.float64
     )
@@ -244,10 +244,10 @@ def test_the_loss_is_a_mean_over_episodes():
         loss += float(
             loss_of(np.zeros(batch.weight.shape[1:]), select_microbatch(batch, m), settings).loss
         )
-    assert loss / float(loss_denominator(batch, settings)) == pytest.approx(
+    assert loss / float(loss_divisor(batch, settings)) == pytest.approx(
         -np.mean(per_episode), rel=1e-5
     )
-    assert float(loss_denominator(batch, settings)) == pytest.approx(3 * 30)
+    assert float(loss_divisor(batch, settings)) == pytest.approx(3 * 30)
 
 
 def test_kl_and_entropy_are_averaged_as_the_surrogate_and_reported_as_means_over_tokens():

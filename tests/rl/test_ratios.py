@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gigpo_jax.rl.batch_logprobs import make_logprobs
-from gigpo_jax.rl.losses import LossSettings, LossSums, loss_denominator, policy_loss
+from gigpo_jax.rl.losses import LossSettings, LossSums, loss_divisor, policy_loss
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.response_ratios import response_numbers
 from gigpo_jax.rl.train_step import init_state
@@ -31,7 +31,7 @@ def program(settings: LossSettings):
     def loss(logprob: jax.Array, batch: StepBatch, power: jax.Array) -> tuple[jax.Array, LossSums]:
         own = replace(settings, power=lambda _: power)
         sums = policy_loss(logprob, jnp.zeros_like(logprob), batch, own)
-        return sums.loss / loss_denominator(batch, settings), sums
+        return sums.loss / loss_divisor(batch, settings), sums
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -286,8 +286,8 @@ def test_a_masked_response_counts_as_little_as_an_absent_one(correction, cap, me
     assert value == pytest.approx(want, rel=1e-5)
     np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-9)
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]) if np.ndim(x) else x, batch)
-    assert float(loss_denominator(stacked, settings)) == pytest.approx(
-        2 * float(loss_denominator(batch, settings)), rel=1e-5
+    assert float(loss_divisor(stacked, settings)) == pytest.approx(
+        2 * float(loss_divisor(batch, settings)), rel=1e-5
     )
 
 

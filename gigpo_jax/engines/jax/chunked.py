@@ -11,9 +11,9 @@ from gigpo_jax.engines.jax.chunk_programs import (
     copy_prefix_chunks,
     run_prefill_chunks,
 )
+from gigpo_jax.engines.jax.prefill import MakeImageRows
 from gigpo_jax.engines.jax.prefixes import Prefill
 from gigpo_jax.engines.jax.programs import Programs
-from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.jax.slots import SETTINGS, STOP_IDS, PromptBatch, pack_request
 from gigpo_jax.engines.request import Request
 

@@ -8,9 +8,9 @@ import numpy as np
 from gigpo_jax.engines.base import Completion
 from gigpo_jax.engines.jax.chunked import ChunkReader
 from gigpo_jax.engines.jax.kept_slots import KeptSlots
+from gigpo_jax.engines.jax.prefill import MakeImageRows
 from gigpo_jax.engines.jax.prefixes import Prefill, PrefixTable
 from gigpo_jax.engines.jax.programs import EngineSettings, Programs
-from gigpo_jax.engines.jax.prompts import MakeImageRows
 from gigpo_jax.engines.request import Request, Session
 
 

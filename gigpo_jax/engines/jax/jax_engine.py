@@ -26,8 +26,8 @@ import numpy as np
 
 from gigpo_jax.engines.base import Completion, OnTokens, SamplingParams
 from gigpo_jax.engines.jax.engine_devices import place_engine
+from gigpo_jax.engines.jax.prefill import PromptReader
 from gigpo_jax.engines.jax.programs import EngineSettings, Programs, check_leaves, describe_leaves
-from gigpo_jax.engines.jax.prompts import PromptReader
 from gigpo_jax.engines.jax.slot_table import SlotTable
 from gigpo_jax.engines.jax.slots import NO_TOKEN, STOP_IDS
 from gigpo_jax.engines.request import (

@@ -119,7 +119,7 @@ def make_slope_update(
         optimizer,
         measure,
         SlopeSums.zero,
-        total=lambda batch: jnp.ones(()),
+        divisor=lambda batch: jnp.ones(()),
         metrics=lambda sums, batch: {},
         state_shardings=state_shardings,
     )

@@ -23,7 +23,7 @@ from gigpo_jax.models.files.safetensors_file import read_header
 from gigpo_jax.models.files.safetensors_output import OnTensor
 from gigpo_jax.models.files.save_weights import gather_to_host, write_safetensors
 from gigpo_jax.models.files.weights import check_dtype, check_finite, map_tensor
-from gigpo_jax.models.linears import LINEARS
+from gigpo_jax.models.linear_names import LINEARS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.vision.linears import VISION_LINEARS
 

@@ -8,7 +8,7 @@ from gigpo_jax.core.files import read_object
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.families.family import FAMILIES, TEXT_PARTS, Family, find_family
 from gigpo_jax.models.files.json_values import FIX, JsonValues, check_folder, read_token_ids
-from gigpo_jax.models.linears import DECODERS
+from gigpo_jax.models.linear_names import DECODERS
 
 if TYPE_CHECKING:
     from gigpo_jax.models.rope_scaling import Scaling

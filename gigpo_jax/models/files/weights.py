@@ -22,7 +22,7 @@ from gigpo_jax.models.decoder_config import STACKS
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.safetensors_file import INDEX, SINGLE, Entry, read_header
-from gigpo_jax.models.linears import EXPERT_LINEARS, LINEARS
+from gigpo_jax.models.linear_names import EXPERT_LINEARS, LINEARS
 
 _LAYER = LINEARS | {
     "router": "mlp.gate",

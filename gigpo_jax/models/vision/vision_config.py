@@ -11,7 +11,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
-from gigpo_jax.models.linears import DECODERS
+from gigpo_jax.models.linear_names import DECODERS
 
 MERGE = 2  # patches along a side of the square that becomes one token
 FRAMES = 2  # a kernel covers two frames; a still image is the same frame twice

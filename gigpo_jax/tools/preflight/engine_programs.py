@@ -59,7 +59,7 @@ def compile_engine(
       config: Resolved config.
       shape: Shape of the model.
       arrays: Arrays of the learner.
-      tensor: Result of `engine_split.engine_tensor`.
+      tensor: Result of `engine_split.engine_split_size`.
       images: Images of a prompt; None for a model without a tower.
       engine_devices: Devices of this host that are reserved for the engine.
     """

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import write_json
-from gigpo_jax.devices.engine_split import check_engine, engine_tensor
+from gigpo_jax.devices.engine_split import check_engine, engine_split_size
 from gigpo_jax.devices.exchange import local_rows
 from gigpo_jax.devices.memory import ENGINE, REPLAYED, count_older_policies
 from gigpo_jax.devices.mesh import learner_mesh, split_devices
@@ -64,7 +64,7 @@ def run(config: ConfigDict, target_name: str, out: str, *, server: bool = False)
         # Raises if the rows cannot be split over the mesh.
         local_rows(mesh, config.batch.rows)
     signals = signal_bytes(config, shape)
-    tensor = engine_tensor(config, shape, mesh, target.chip.memory, signals, trains=not server)
+    tensor = engine_split_size(config, shape, mesh, target.chip.memory, signals, trains=not server)
     if config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     images = None

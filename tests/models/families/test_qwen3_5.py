@@ -311,7 +311,7 @@ def test_remat_equals_plain(remat: str) -> None:
 
 def test_layers_differ_by_kind() -> None:
     """The order of the kinds has an effect, and each layer has its own weights."""
-    runs = [run[:5] for run in CONFIG.layer_runs]
+    runs = [run[:5] for run in CONFIG.layer_spans]
     assert runs == [
         ("delta_layers", 0, 2, 0, 0),
         ("layers", 0, 1, 2, 0),
@@ -335,5 +335,5 @@ def test_a_layer_that_is_no_loop_is_not_computed_again_before_its_gradient_is_kn
         return decoder.hidden_states(CONFIG, params, tokens, execution=execution).sum()
 
     text = jax.jit(jax.grad(loss)).lower(params, tokens).as_text()
-    alone = sum(run.stop - run.start == 1 for run in CONFIG.layer_runs)
+    alone = sum(run.stop - run.start == 1 for run in CONFIG.layer_spans)
     assert text.count("optimization_barrier") == alone > 0

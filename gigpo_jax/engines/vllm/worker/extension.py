@@ -26,7 +26,7 @@ from gigpo_jax.engines.vllm.worker.vocabulary import mask_padding
 from gigpo_jax.models.families.family import FAMILIES, find_family
 from gigpo_jax.models.files.checksum import Checksum, folder_checksum
 from gigpo_jax.models.files.safetensors_file import ITEM_BYTES, Entry, parse_header
-from gigpo_jax.models.linears import DECODERS
+from gigpo_jax.models.linear_names import DECODERS
 from gigpo_jax.models.vision.vision_config import VisionConfig, decoder_json, read_vision
 
 WEIGHTS_DIR = "GIGPO_WEIGHTS_DIR"
