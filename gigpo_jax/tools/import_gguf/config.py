@@ -60,7 +60,8 @@ def make_config(gguf: GgufFile, dtype: str) -> dict[str, Any]:
     _refuse_features(gguf)
     heads = gguf.get(f"{name}.attention.head_count", int)
     width = gguf.get(f"{name}.embedding_length", int)
-    head_dim = gguf.fields.get(f"{name}.attention.key_length", width // max(heads, 1))
+    length = f"{name}.attention.key_length"
+    head_dim = gguf.get(length, int) if length in gguf.fields else width // max(heads, 1)
     for key in (f"{name}.rope.dimension_count", f"{name}.attention.value_length"):
         if gguf.fields.get(key, head_dim) != head_dim:
             raise InputError(
