@@ -118,7 +118,9 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
 
     steps = finished_steps(trajectories)
     rows = [step for step in steps if step.turn.is_summary]
-    assert [(row.group, row.turn.extra[STRATEGY_NUMBER], row.trajectory) for row in rows] == [
+    assert [
+        (row.episode.group, row.turn.extra[STRATEGY_NUMBER], row.trajectory) for row in rows
+    ] == [
         (0, 0, 0),
         (0, 1, 3),
         (1, 0, 6),
