@@ -334,10 +334,6 @@ def test_remat_equals_plain(remat: str) -> None:
         strict=True,
     ):
         np.testing.assert_allclose(again, plain, rtol=1e-4, atol=1e-6)
-    with pytest.raises(
-        ValueError, match="remat='half': choose none, full, attention, dots, offload"
-    ):
-        decoder.hidden_states(CONFIG, PARAMS, *batch, decoder.Execution(remat="half"))
 
 
 @pytest.mark.slow
