@@ -206,13 +206,9 @@ class LayerLoop:
         length = span.stop - span.start
         is_numbered = self.deep is not None or len(self.angles) > 1
         numbers = jnp.arange(span.first, span.first + length) if is_numbered else None
-        run_layer = self.layer_function(span, stacked)
-        x, result = jax.lax.scan(
-            self.execution.add_remat(run_layer, length),
-            x,
-            (layers, replayed, numbers),
-            unroll=min(self.execution.unroll, length),
-        )
+        unroll = min(self.execution.unroll, length)
+        run_layer = self.execution.add_remat(self.layer_function(span, stacked), length // unroll)
+        x, result = jax.lax.scan(run_layer, x, (layers, replayed, numbers), unroll=unroll)
         return x, [result]
 
     def layer_function(self, span: LayerSpan, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:

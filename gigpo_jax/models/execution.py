@@ -56,10 +56,10 @@ class Execution:
     experts: Experts | None = None
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
-    def add_remat(self, function: Callable, layers: int = 2) -> Callable:
-        """Makes a function of a layer, in a scan over so many, keep what `remat` says."""
+    def add_remat(self, function: Callable, turns: int = 2) -> Callable:
+        """Makes a function of a layer, in a scan of so many turns, keep what `remat` says."""
         if self.remat == "none":
             return function
         # In a scan XLA cannot compute layers again too early, and the barriers of prevent_cse would
         # only cost time. A scan of one turn is no loop.
-        return jax.checkpoint(function, policy=REMAT_POLICIES[self.remat], prevent_cse=layers < 2)
+        return jax.checkpoint(function, policy=REMAT_POLICIES[self.remat], prevent_cse=turns < 2)
