@@ -18,7 +18,7 @@ from gigpo_jax import policy
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.exchange import global_batch
 from gigpo_jax.devices.mesh import make_mesh
-from gigpo_jax.engines.jax import jax_engine, programs, slots
+from gigpo_jax.engines.jax import jax_engine, prepared_params, programs, slots
 from gigpo_jax.engines.jax.placement import Placement
 from gigpo_jax.learner import fitted_rows, full_rows
 from gigpo_jax.learner.learner import Learner
@@ -257,7 +257,7 @@ def take_gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     gpu = types.SimpleNamespace(platform="gpu", compute_capability="9.0")
     kernel = decode_kernel.decode_attention
     fill = full_rows.fill_rows
-    split = programs.split_layers
+    split = prepared_params.split_layers
 
     def attend(query: jax.Array, *arrays: Any) -> jax.Array:
         taken.append("chunks" if query.shape[1] > 1 else "tokens")
@@ -272,7 +272,7 @@ def take_gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return split(*args)
 
     monkeypatch.setattr(jax_engine, "place_engine", lambda *_: Placement(gpu))
-    monkeypatch.setattr(programs, "split_layers", split_layers)
+    monkeypatch.setattr(prepared_params, "split_layers", split_layers)
     monkeypatch.setattr(decode_kernel, "decode_attention", attend)
     # Interpreted, it takes float32 too, in which the numbers can be compared.
     monkeypatch.setattr(decode_kernel, "fits", lambda *_: True)

@@ -40,6 +40,7 @@ _FREE = (
     "env.anchor",
     "env.options.anchor",  # of environments of other packages
     "env.regret",
+    "model.shape.",  # of models with random weights
 )
 
 
@@ -53,7 +54,7 @@ def claim_folder(folder: Path, config: ConfigDict, continuations: int) -> None:
     settings = {
         key: value
         for key, value in flatten(config.to_dict()).items()
-        if key.startswith(_DECISIVE) and key not in _FREE
+        if key.startswith(_DECISIVE) and not key.startswith(_FREE)
     }
     settings["continuations"] = continuations
     path = folder / SETTINGS
