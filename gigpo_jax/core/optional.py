@@ -14,7 +14,7 @@ def optional_imports(
     """Answers a failed import of a block with the command that installs `extra`.
 
     Args:
-      extra: Extra of this package that has what the block imports.
+      extra: Extra of this package that has what the block imports; "" if every run needs it.
       key: Setting that needs it, for the message.
       value: Value of the setting.
       other: Another remedy, such as "use JSON lines".

@@ -15,20 +15,22 @@ from tests.models.shapes import VL
 RUN = "run"
 
 
-def read_answer(data: bytes) -> None:
-    """Frames of a worker process."""
+def read_answer(data: bytes) -> list[object]:
+    """Values in the frames of a worker process, and in an input as the body of one frame."""
     try:
         bodies = split_frames(bytearray(data))
     except ValueError:
-        return
-    for body in bodies or [data[4:]]:
+        bodies = []
+    values = []
+    for body in (*bodies, data):
         for operation in ("start", "tasks", "reset", "step"):
             try:
-                decode_value(parse_answer(body), operation)
+                values.append(decode_value(parse_answer(body), operation))
             # Its caller takes any exception for a wrong answer.
             except Exception as error:
                 if isinstance(error, MemoryError):
                     raise
+    return values
 
 
 def seed_answers() -> list[bytes]:
@@ -36,7 +38,7 @@ def seed_answers() -> list[bytes]:
     pictured = Observation("a <image>", "a", ("x",), "task", (image,))
     values = (
         pictured,
-        StepResult(Observation("a", "b", None, "task"), 1.0, True, {"won": True}),
+        StepResult(Observation("a", "b", None, "task"), 1.0, True, {"won": True, "score": 1.0}),
         [Task("1", "type", "train", "data")],
         7,
     )

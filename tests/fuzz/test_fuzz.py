@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fuzz.search import FINDINGS, make_inputs, try_input
+from tests.fuzz.servers import read_answer, seed_answers
 from tests.fuzz.targets import TARGETS
 
 SECONDS = 6.0  # of CPU, for each parser
@@ -28,6 +29,13 @@ def test_seeds_are_valid_and_findings_are_answered(name):
         target.read(data)
     for file in sorted((FINDINGS / name).glob("*")):
         assert try_input(target, file.read_bytes()) == "", file.name
+
+
+def test_seeds_of_answers_are_decoded():
+    """`read_answer` takes any exception, so an input that is not one would pass as valid."""
+    counts = [len(read_answer(data)) for data in seed_answers()]
+    # "start" takes a number, "tasks" a list, "reset" an observation, "step" a result.
+    assert counts == [1, 1, 1, 1]
 
 
 @pytest.mark.slow

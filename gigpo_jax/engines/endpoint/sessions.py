@@ -193,6 +193,7 @@ class EndpointSession:
                 version=completion.version,
                 versions=completion.versions,
                 routes=completion.routes,
+                entropies=completion.entropies,
             )
         )
 

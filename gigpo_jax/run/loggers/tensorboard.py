@@ -14,24 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.plugins.custom_scalar import metadata as custom_scalars
-from tensorboard.plugins.custom_scalar.layout_pb2 import (
-    Category,
-    Chart,
-    Layout,
-    MarginChartContent,
-    MultilineChartContent,
-)
-from tensorboard.plugins.histogram.summary_v2 import histogram_pb
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.plugins.text.summary_v2 import text_pb
-from tensorboard.summary.writer.record_writer import RecordWriter
-from tensorboard.util.tensor_util import make_tensor_proto
 
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
 from gigpo_jax.run.loggers.loggers import Start
+
+# A requirement of the package, which a smaller installation may leave out.
+with optional_imports("", key="config.log.to", other="leave tensorboard out"):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.plugins.custom_scalar import metadata as custom_scalars
+    from tensorboard.plugins.custom_scalar.layout_pb2 import (
+        Category,
+        Chart,
+        Layout,
+        MarginChartContent,
+        MultilineChartContent,
+    )
+    from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.plugins.text.summary_v2 import text_pb
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    from tensorboard.util.tensor_util import make_tensor_proto
 
 _PREFIX = "events.out.tfevents."
 

@@ -22,6 +22,25 @@ def recorded(prompt: str, response: list[int], content: str) -> tuple[EndpointSe
     return session, [*tokens, *response]
 
 
+def test_a_call_keeps_all_that_the_engine_says_of_its_tokens() -> None:
+    session, _ = recorded(chat("door"), [5, 6], "go")
+    asked = read_completion_request({"prompt": "key"}, SAMPLING, recorded=True)
+    completion = Completion(
+        tokens=np.array([5, 6], np.int32),
+        logprobs=np.array([-1.0, -2.0], np.float32),
+        finish_reason="length",
+        version=3,
+        versions=np.array([2, 3], np.int32),
+        routes=np.ones((2, 1, 1), np.int32),
+        entropies=np.array([0.5, 0.25], np.float32),
+    )
+    session.record_call(asked, [7], "", completion, anchor="", tokenizer=TOKENIZER)
+    turn = session.turns[-1]
+    assert (turn.finish_reason, turn.version) == ("length", 3)
+    for name in ("logprobs", "versions", "routes", "entropies"):
+        np.testing.assert_array_equal(getattr(turn, name), getattr(completion, name))
+
+
 def chat(*contents: str) -> str:
     roles = ("user", "assistant")
     return chat_text(

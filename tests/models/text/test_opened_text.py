@@ -44,6 +44,7 @@ def test_the_opened_text_is_what_responses_of_the_history_do_not_have(
 
 
 def test_a_tag_that_the_prompt_opened_counts(tmp_path: Path) -> None:
+    """Reported of others in trl#6966 and ms-swift#9764; `test_rollout` plays such a template."""
     folder = write_tokenizer(tmp_path / "model", template=TEMPLATES["open"][0])
     tokenizer = load_tokenizer(folder)
     sampled = "I look.\n</think>\n\n<action>look</action>"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tensorboard.util import tensor_util
 
 from gigpo_jax.config import default_config
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS, PANEL
 from gigpo_jax.run.loggers.loggers import Start, find_loggers
 from gigpo_jax.run.loggers.tensorboard import TensorBoard
@@ -110,6 +112,20 @@ def test_an_unknown_logger_is_refused(name: str, says: str) -> None:
     config.log.to = (name,)
     with pytest.raises(InputError, match=says):
         find_loggers(config)
+
+
+def test_without_tensorboard_the_default_names_the_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "gigpo_jax.run.loggers.tensorboard")
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(
+        InputError, match=r"config\.log\.to: needs the package tensorboard"
+    ) as caught:
+        find_loggers(default_config())
+    assert str(caught.value).endswith(f"{install_command('')}, or leave tensorboard out")
 
 
 def values(folder: Path) -> list[Summary.Value]:
