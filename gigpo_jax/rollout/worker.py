@@ -148,17 +148,20 @@ class RolloutWorker:
                 counting.cancel()
 
     async def _count_tokens(self, bar: Bar) -> None:
-        """Shows the tokens of the responses beside the episodes, which may take minutes."""
+        """Shows the tokens of prompts and responses beside the episodes, which may take minutes."""
         # A snapshot has no counter of its own.
         start = getattr(self.engine, "generated_tokens", None)
         if start is None:
             return
+        # The first response ends long after the first prompts were taken.
+        prompts_start = self.engine.prompt_tokens
         start_s = time.monotonic()
         while True:
             await asyncio.sleep(COUNT_S)
+            prompts = self.engine.prompt_tokens - prompts_start
             tokens = self.engine.generated_tokens - start
             rate = tokens / (time.monotonic() - start_s)
-            bar.note(f"{tokens:,} tokens, {rate:.0f} tokens/s")
+            bar.note(f"{prompts:,} prompt tokens, {tokens:,} sampled, {rate:.0f} tokens/s")
 
     def _settings(
         self, environment: RunEnvironment, temperature: float, is_training: bool

@@ -1,6 +1,7 @@
 """Real worker processes and a real engine: what a worker is asked for is what it plays."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from gigpo_jax.config import resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.policy import load_policy
+from gigpo_jax.rollout import worker as worker_module
 from gigpo_jax.rollout.environment import all_tasks, list_environments
 from gigpo_jax.rollout.rollout import RolloutJob, TooManyAborted
 from gigpo_jax.rollout.worker import RolloutWorker
+from gigpo_jax.run.progress import Bar
 from tests.configs.example import get_config
 
 
@@ -77,3 +80,19 @@ def test_exceptions_of_an_environment_are_shown_once_a_kind_and_escaped(
     assert lines[0].startswith("aborted an episode of task train/000")
     assert r"ValueError: episode " in lines[0]
     assert r"\x1b[2J\u202e is odd (failing.py:" in lines[0]
+
+
+def test_the_bar_counts_prompts_before_the_first_response_ends(
+    worker: RolloutWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(worker_module, "COUNT_S", 0.0)
+    monkeypatch.setattr(Bar, "note", lambda _, text: notes.append(text))
+    tasks = all_tasks(list_environments(resolve(get_config())))[:2]
+    asyncio.run(worker.play(RolloutJob(tasks, 2, iteration=2), temperature=1.0, title="test"))
+    counts = [re.match(r"([\d,]+) prompt tokens, ([\d,]+) sampled, \d+ tokens/s", n) for n in notes]
+    assert all(counts)
+    numbers = [tuple(int(n.replace(",", "")) for n in c.groups()) for c in counts if c]
+    assert numbers == sorted(numbers)
+    assert any(prompts and not sampled for prompts, sampled in numbers)
+    assert numbers[-1][1]
