@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from examples.mcp.files import FILES
+from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
 from gigpo_jax.env_bridge.base import check_fractions
 from gigpo_jax.env_bridge.prompts import PromptInput
@@ -20,6 +20,9 @@ from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION
 from gigpo_jax.envs.mcp.entry import mcp_entry
 from gigpo_jax.envs.mcp.env import START
+
+with optional_imports("mcp", key="config.env.name"):
+    from examples.mcp.files import FILES
 
 _TASK = re.compile(r"who owns the file with (\w+) in ([\w ]+)\?")
 _ARGUMENTS = {"find": "word", "read": "file"}  # by the verb, beside the project

@@ -3,11 +3,15 @@
 import contextlib
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.installation import install_command
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import panels, registry
 
 pytest.importorskip("mcp")
@@ -23,6 +27,19 @@ OPTIONS: dict[str, Any] = {
     "scorer": "examples.mcp.entry:score_owner",
     "restart": False,
 }
+
+
+@pytest.mark.parametrize("name", [NAME, OPTIONS["scorer"]])
+def test_without_the_package_the_error_names_the_installation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("examples.mcp.entry", "examples.mcp.files"):
+        monkeypatch.delitem(sys.modules, module)
+    for module in ("mcp", "mcp.server", "mcp.server.mcpserver"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match="needs the package mcp") as caught:
+        load_reference(name, key="config.env.name")
+    assert str(caught.value).endswith(install_command("mcp"))
 
 
 def test_the_task_file_is_what_the_server_draws_and_splits_share_no_project() -> None:
