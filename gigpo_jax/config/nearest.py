@@ -1,5 +1,6 @@
 """Advice about misspelt keys and flags; a run without a mistake does not import it."""
 
+import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,5 +44,10 @@ def _nearest_flags(flag: str) -> list[str]:
     name = flag.lstrip("-").removeprefix("config.")
     # A key without its section first: `--groups` is spelt like `--out`.
     keys = [key for key in KEYS if name and f".{key}".endswith(f".{name}")]
-    near = [] if keys else nearest_names(flag, FLAGS)
-    return near or [f"--config.{key}" for key in keys or nearest_keys(name, KEYS)]
+    # A letter more, such as `--targets`.
+    near = difflib.get_close_matches(flag, FLAGS, cutoff=0.9)
+    if not near and not keys:
+        near = nearest_names(flag, FLAGS)
+    if not near and not keys:
+        keys = nearest_keys(name, KEYS)
+    return [*near, *(f"--config.{key}" for key in keys)]

@@ -76,6 +76,7 @@ def test_a_flag_of_another_command_is_named_as_such() -> None:
     ("word", "near"),
     [
         ("--groups=8", "--config.train.groups"),
+        ("--targets=v5e-8", "--target, --config.model.lora.targets"),
         ("--lr=1e-5", "--config.optim.lr, --config.critic.lr"),
         ("--loggers=wandb", "--config.log.to"),
         ("--config.loggers=wandb", "log.to"),
