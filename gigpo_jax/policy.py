@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.devices.memory import SignalBytes, check_memory
 from gigpo_jax.devices.mesh import gathered, row_constraint, shard_parameters
 from gigpo_jax.models import decoder
 from gigpo_jax.models.attention import attention, kernels_for, reads_bands
+from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.weights import load_hf
@@ -22,6 +22,10 @@ from gigpo_jax.rl.logprobs import OutputEmbedding, PaddedEmbedding
 
 if TYPE_CHECKING:
     from gigpo_jax.models.lora import LoraConfig
+
+# Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
+# devices that split the parameters together, `REPLAYED` of those that split rows.
+SignalBytes = Callable[[ConfigDict, decoder.DecoderConfig], Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,11 @@ def load_policy(
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = _engine_devices(config, shape, mesh, signals, samples=samples, trains=trains)
-    hosts = jax.process_count()
-    check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
+    if mesh.size > 1 or signals or not is_small(config, shape):
+        from gigpo_jax.devices.memory import check_memory
+
+        hosts = jax.process_count()
+        check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter = None
     scale = 1.0
@@ -157,6 +164,27 @@ def _engine_devices(
     if samples and config.engine.name == "jax":
         check_engine(config, shape, mesh, tensor)
     return tensor
+
+
+def is_small(config: ConfigDict, shape: decoder.DecoderConfig) -> bool:
+    """Whether a run surely needs less than 1 GiB: one CPU, a plain model, short texts."""
+    is_plain = not (shape.experts or shape.vision or shape.layer_types or config.model.lora.rank)
+    if jax.default_backend() != "cpu" or not is_plain:
+        return False
+    row_tokens = config.batch.rows * config.batch.row_length
+    chunk = min(config.batch.logprob_chunk, row_tokens)
+    slot_tokens = config.engine.slots * cache_length(
+        _longest_text(config), config.engine.prefill_chunk
+    )
+    # Parameters of policy, reference, gradients and moments; those of each policy ahead and of its
+    # engine; activations without rematerialisation, logits, keys and values.
+    numbers = (
+        decoder.param_count(shape) * (6 + 2 * config.train.max_staleness)
+        + row_tokens * shape.num_layers * (12 * shape.hidden_size + 4 * shape.intermediate_size)
+        + chunk * shape.vocab_size * 2
+        + slot_tokens * shape.num_layers * shape.num_kv_heads * shape.head_dim * 2
+    )
+    return 4 * numbers < 2**30
 
 
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:

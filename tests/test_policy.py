@@ -8,12 +8,14 @@ import pytest
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.devices.memory import GIB, memory_estimate
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import load_tokenizer
 from gigpo_jax.modes.model_folder import fresh_policy
-from gigpo_jax.policy import load_policy
+from gigpo_jax.policy import is_small, load_policy
+from tests.models.shapes import SMALL
 
 TINY = Path(__file__).parents[1] / "models" / "alfworld_tiny"
 
@@ -53,3 +55,30 @@ def test_random_matrices_have_the_standard_deviation_of_the_config() -> None:
             np.testing.assert_array_equal(leaf, float(path[-1].key == "scale"))
         else:
             assert float(leaf.std()) == pytest.approx(0.1, rel=0.1), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_run_without_an_estimate_fits_a_gibibyte_by_the_estimate(name: str) -> None:
+    """For a dense shape the bound grows with slots, rows and policies ahead until it says no."""
+    shape = SMALL[name]
+    answers = set()
+    for size in (1, 10, 100, 1000, 10_000, 100_000):
+        for key, value in (
+            ("batch.rows", size),
+            ("engine.slots", size),
+            ("train.max_staleness", size),
+        ):
+            config = resolve(default_config()).unlock()
+            config.model.remat = "none"
+            config.model.compute_dtype = config.engine.dtype = "float32"
+            config.engine.slots = 4
+            config.batch.fit_rows = False
+            config.batch.row_length = 3072
+            section, _, last = key.partition(".")
+            config[section][last] = value
+            small = is_small(config, shape)
+            answers.add((key, small))
+            if small:
+                assert sum(memory_estimate(config, shape, 1, on_cpu=True).values()) < GIB
+    plain = not (shape.experts or shape.vision or shape.layer_types)
+    assert len(answers) == (6 if plain else 3)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -29,10 +29,6 @@ UPDATE = ("gradients", "activations", REPLAYED)
 LEARNER = (*UPDATE, "optimizer", "reference policy", "older policies")
 NO_SIGNALS: Mapping[str, int] = MappingProxyType({})
 
-# Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
-# devices that split the parameters together, `REPLAYED` of those that split rows.
-SignalBytes = Callable[[ConfigDict, DecoderConfig], Mapping[str, int]]
-
 
 def memory_estimate(
     config: ConfigDict,
@@ -56,7 +52,7 @@ def memory_estimate(
       hosts: Number of hosts, with equally many devices each.
       tensor: Number of devices that split the engine's weights; 0: `mesh.tensor`.
       on_cpu: Whether the devices are CPUs, on which a bfloat16 engine has its own weights.
-      signals: Bytes of the learner's signals, see `SignalBytes`.
+      signals: Bytes of the learner's signals, see `policy.SignalBytes`.
     """
     mesh = _mesh_sizes(config, devices)
     parameter_shards = mesh["fsdp"] * mesh["tensor"]

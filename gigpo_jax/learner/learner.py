@@ -11,7 +11,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_hosts, global_batch, wait_for
-from gigpo_jax.devices.memory import count_older_policies
 from gigpo_jax.learner.credit import step_credit
 from gigpo_jax.learner.finite import FiniteCheck
 from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer, make_objective
@@ -70,7 +69,11 @@ class Learner:
         self.state, state_shardings = start_state(config, policy, mesh, optimizer)
         # All rollouts that run ahead at the start have version 0. The entries share one set of
         # arrays; the first iteration copies before it updates.
-        self.older = [(0, self.state.params)] * count_older_policies(config)
+        self.older: list[tuple[int, Any]] = []
+        if config.train.max_staleness:
+            from gigpo_jax.devices.memory import count_older_policies
+
+            self.older = [(0, self.state.params)] * count_older_policies(config)
         self._programs = policy_programs(config, policy.config, mesh, optimizer, state_shardings)
 
     @property

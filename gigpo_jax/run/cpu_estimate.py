@@ -7,7 +7,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.memory import GIB, memory_estimate
 from gigpo_jax.models.decoder import DecoderConfig
 
 LONG_HOURS = 1.0  # shorter runs print no estimate
@@ -32,6 +31,8 @@ def describe_cpu_estimate(
     hours = train.iterations * tokens * flops * (1 + 1 / 3) / flops_per_s / 3600
     if hours < LONG_HOURS:
         return ""
+    from gigpo_jax.devices.memory import GIB, memory_estimate
+
     devices = jax.device_count()
     needed = devices * sum(memory_estimate(config, shape, devices, on_cpu=True).values()) / GIB
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB

@@ -5,8 +5,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from gigpo_jax.devices.memory import SignalBytes
-from gigpo_jax.policy import Policy, load_policy
+from gigpo_jax.policy import Policy, SignalBytes, load_policy
 from gigpo_jax.run.progress import show_stage
 from gigpo_jax.run.records import CONFIG
 

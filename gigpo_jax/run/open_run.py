@@ -8,9 +8,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
-from gigpo_jax.devices.memory import SignalBytes
 from gigpo_jax.devices.mesh import learner_mesh
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, SignalBytes
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_stage

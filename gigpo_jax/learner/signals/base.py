@@ -125,7 +125,7 @@ class Signal:
         """Returns the bytes that the signal adds to the memory estimate, by purpose.
 
         They count parameters and what belongs to them, such as moments, over all devices that split
-        the parameters; see `memory.SignalBytes`. `shape` is the policy's.
+        the parameters; see `policy.SignalBytes`. `shape` is the policy's.
         """
         del config, shape
         return {}

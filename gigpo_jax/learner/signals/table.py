@@ -43,7 +43,7 @@ def start_signals(
 
 
 def signal_bytes(config: ConfigDict, shape: DecoderConfig) -> dict[str, int]:
-    """The signals' bytes in the memory estimate, see `memory.SignalBytes`."""
+    """The signals' bytes in the memory estimate, see `policy.SignalBytes`."""
     sizes: dict[str, int] = {}
     for signal in needed_signals(config):
         sizes |= signal.parameter_bytes(config, shape)

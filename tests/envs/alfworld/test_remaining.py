@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.envs.alfworld.data.one_split import generate_games
-from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game import Game
 from tests.envs.alfworld.generated import read_walkthrough
 
@@ -47,11 +46,7 @@ def searched(game: Game) -> int | None:
                     continue
                 successor = twin(state)
                 successor.step(command)
-                key = frozenset(
-                    fact
-                    for fact in successor._state
-                    if f.get_predicate(fact) not in (f.CHECKED, f.ON)
-                )
+                key = frozenset(successor._state)
                 if key not in visited:
                     visited.add(key)
                     following.append(successor)

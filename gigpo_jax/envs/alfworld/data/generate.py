@@ -18,6 +18,7 @@ from gigpo_jax.envs.alfworld.data.game_folder import (
     hash_games,
 )
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize, make_room_size
+from gigpo_jax.envs.alfworld.engine.game_file import TABLES_FILE
 from gigpo_jax.envs.alfworld.tasks import MANIFEST, TASK_TYPES
 
 _OTHER = "choose another folder"
@@ -127,7 +128,9 @@ def ensure_games(
         # Sorted: the order of a config's keys must not name another data folder.
         for split in sorted(splits)
     ]
-    digest = hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()[:12]
+    # Games without tables, of earlier versions, would be read slowly.
+    arguments = json.dumps([TABLES_FILE, manifests], sort_keys=True)
+    digest = hashlib.sha256(arguments.encode()).hexdigest()[:12]
     data = Path(cache_root) / f"alfworld-{size}-seed{seed}-{digest}"
     for manifest in manifests:
         ensure_split(data / manifest["split"], manifest, room_size, progress)

@@ -17,6 +17,8 @@ from gigpo_jax.envs.alfworld.data.game_folder import (
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
 from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, make_problem
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize
+from gigpo_jax.envs.alfworld.engine.game_file import TABLES_FILE, format_tables
+from gigpo_jax.envs.alfworld.engine.pddl_game import read_game
 from gigpo_jax.envs.alfworld.tasks import MANIFEST
 
 
@@ -99,6 +101,10 @@ def write_split(folder: Path, manifest: Mapping, size: RoomSize, progress: Progr
         for file_name, text in _make_files(package, game, trial).items():
             # newline: the hash of a split is the same on all systems.
             (game_folder / file_name).write_text(text, encoding="utf-8", newline="\n")
+        path = game_folder / GAME_FILE
+        content = path.read_bytes()
+        tables = format_tables(read_game(content, str(path)), content)
+        (game_folder / TABLES_FILE).write_bytes(tables)
         progress(1)
     text = json.dumps({**manifest, "sha256": hash_games(folder)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8", newline="\n")

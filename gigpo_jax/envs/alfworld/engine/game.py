@@ -102,12 +102,10 @@ class Game:
             )
         # Every admissible command was made by `make_command`, so the file knows it.
         action, first, second = _BARE_COMMANDS.get(command) or self.file.commands[command]
-        play, changed_predicates = _ACTIONS[action]
-        feedback = play(self, first, second)
-        # The other actions (examine, look, inventory, help) change no command.
+        feedback = _ACTIONS[action](self, first, second)
+        # The other actions (examine, look, inventory, help) change nothing.
         if action < f.EXAMINE:
             self.admissible = self._list_commands()
-        if not self.file.goal.predicates.isdisjoint(changed_predicates):
             self._won = self.file.goal.holds(self._state)
         return GameStep(feedback, self.admissible, float(self._won), self._won, self._won)
 
@@ -201,7 +199,6 @@ class Game:
 
     def _open(self, receptacle: int, _: int) -> str:
         self._state.add(f.encode_fact(f.OPENED, receptacle))
-        self._state.add(f.encode_fact(f.CHECKED, receptacle))
         return (
             f"You open the {self.file.names[receptacle]}. {self._describe_receptacle(receptacle)}"
         )
@@ -255,9 +252,7 @@ class Game:
         return f"You cool the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _use(self, thing: int, _: int) -> str:
-        # ON flips, while TOGGLED stays for ever. The text tests the second one: a lamp is never
-        # off.
-        self._state ^= {f.encode_fact(f.ON, thing)}
+        # Using it again changes ISON of the domain, which no text tests: a lamp is never off.
         self._state.add(f.encode_fact(f.TOGGLED, thing))
         return f"You turn on the {self.file.names[thing]}."
 
@@ -266,18 +261,12 @@ class Game:
         return f"You sliced the {self.file.names[thing]} with the {self.file.names[knife]}."
 
     def _examine(self, thing: int, _: int) -> str:
-        self._state.add(f.encode_fact(f.CHECKED, thing))
         if thing in self.file.location:
             return self._describe_receptacle(thing)
         return self._describe_object(thing)
 
-    def _look_around(self, _: int, __: int) -> str:
-        self._state.add(f.encode_fact(f.CHECKED, self._place))
-        return self._describe_surroundings()
-
     def _check_inventory(self, _: int, __: int) -> str:
         agent = self.file.agent
-        self._state.add(f.encode_fact(f.CHECKED, agent))
         if f.encode_fact(f.HOLDS_ANY, agent) not in self._state:
             return "You are not carrying anything."
         return f"You are carrying: {self._list_things(self._held)}."
@@ -285,12 +274,11 @@ class Game:
     def _show_help(self, _: int, __: int) -> str:
         from gigpo_jax.envs.alfworld.engine.help_text import HELP
 
-        self._state.add(f.encode_fact(f.CHECKED, self.file.agent))
         return HELP
 
     # Descriptions
 
-    def _describe_surroundings(self) -> str:
+    def _describe_surroundings(self, *_: int) -> str:
         file = self.file
         receptacles = file.beside.get(self._place)
         if receptacles is None:
@@ -357,21 +345,19 @@ def _join_words(words: list[str]) -> str:
     return f"{', '.join(words[:-1])}, and {words[-1]}"
 
 
-# Action -> its method, and the predicates that it can change. A goal without them is not checked
-# again, so that walking and looking cost no check.
-_ACTIONS: tuple[tuple[Callable[[Game, int, int], str], tuple[int, ...]], ...] = (
-    (Game._go, (f.AT,)),
-    (Game._open, (f.OPENED, f.CHECKED)),
-    (Game._close, (f.OPENED,)),
-    (Game._take, (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY)),
-    (Game._move, (f.IN, f.OBJECT_AT, f.HOLDS, f.HOLDS_ANY)),
-    (Game._clean, (f.IS_CLEAN,)),
-    (Game._heat, (f.IS_HOT, f.IS_COOL)),
-    (Game._cool, (f.IS_HOT, f.IS_COOL)),
-    (Game._use, (f.ON, f.TOGGLED)),
-    (Game._slice, (f.SLICED,)),
-    (Game._examine, (f.CHECKED,)),
-    (Game._look_around, (f.CHECKED,)),
-    (Game._check_inventory, (f.CHECKED,)),
-    (Game._show_help, (f.CHECKED,)),
+_ACTIONS: tuple[Callable[[Game, int, int], str], ...] = (
+    Game._go,
+    Game._open,
+    Game._close,
+    Game._take,
+    Game._move,
+    Game._clean,
+    Game._heat,
+    Game._cool,
+    Game._use,
+    Game._slice,
+    Game._examine,
+    Game._describe_surroundings,
+    Game._check_inventory,
+    Game._show_help,
 )

@@ -1,12 +1,51 @@
 """Parses a game's PDDL problem: objects, initial facts, goal. Unknown content is refused."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.envs.alfworld.engine.facts import KINDS, PREDICATES
 
 Expression = list["str | Expression"]  # a nested list of lower-case words, as the parentheses say
 Tuples = dict[tuple[str, ...], None]  # arguments of a predicate's facts: a set that keeps its order
+
+KINDS: Final = frozenset({"agent", "location", "receptacle", "object", "rtype", "otype"})
+
+# Predicate -> kinds of its arguments; "any" where the domain does not restrict it.
+PREDICATES: Final[dict[str, tuple[str, ...]]] = {
+    "atlocation": ("agent", "location"),
+    "receptacleatlocation": ("receptacle", "location"),
+    "objectatlocation": ("object", "location"),
+    "openable": ("receptacle",),
+    "opened": ("receptacle",),
+    "inreceptacle": ("object", "receptacle"),
+    "isreceptacleobject": ("object",),
+    "inreceptacleobject": ("object", "object"),
+    "isreceptacleobjectfull": ("object",),
+    "wasinreceptacle": ("object", "receptacle"),
+    "checked": ("any",),
+    "examined": ("location",),
+    "receptacletype": ("receptacle", "rtype"),
+    "cancontain": ("rtype", "otype"),
+    "objecttype": ("object", "otype"),
+    "holds": ("agent", "object"),
+    "holdsany": ("agent",),
+    "holdsanyreceptacleobject": ("agent",),
+    "full": ("receptacle",),
+    "isclean": ("object",),
+    "cleanable": ("object",),
+    "ishot": ("object",),
+    "heatable": ("object",),
+    "iscool": ("object",),
+    "coolable": ("object",),
+    "pickupable": ("object",),
+    "moveable": ("object",),
+    "toggleable": ("object",),
+    "ison": ("object",),
+    "istoggled": ("object",),
+    "sliceable": ("object",),
+    "issliced": ("object",),
+}
+
 
 _SECTIONS = ("(:objects", "(:init", "(:goal")
 

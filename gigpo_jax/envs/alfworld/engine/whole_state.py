@@ -5,8 +5,7 @@ from collections.abc import Set
 from gigpo_jax.envs.alfworld.engine import facts as f
 from gigpo_jax.envs.alfworld.engine.game_file import GameFile
 
-# Words of the facts in `describe_changes`. The place stands there by name; no rule and no text
-# depends on CHECKED and ON.
+# Words of the facts in `describe_changes`. The place stands there by name.
 _STATE_WORDS = {
     f.OBJECT_AT: "at",
     f.OPENED: "open",
