@@ -44,7 +44,7 @@ from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.learner.fitted_rows import RowFit
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.rl.losses import LossSettings
 from gigpo_jax.rl.optimizer import make_optimizer
 from gigpo_jax.rl.train_step import init_state
@@ -133,7 +133,7 @@ def time_forward(repeats: int) -> dict[str, Any]:
     """Logits of all tokens."""
     tokens = draw_tokens(ROWS, LENGTH)
     params = random_params()
-    plain = jax.jit(lambda params, tokens: decoder.logits(MODEL, params, tokens))
+    plain = jax.jit(lambda params, tokens: next_tokens.logits(MODEL, params, tokens))
     model = torch_model().eval()
     ids = torch.from_numpy(tokens).long()
 
@@ -211,7 +211,7 @@ def time_update(repeats: int) -> dict[str, Any]:
     params = random_params()
 
     def cross_entropy(params: decoder.Params, tokens: jax.Array) -> jax.Array:
-        logprobs = jax.nn.log_softmax(decoder.logits(MODEL, params, tokens)[:, :-1])
+        logprobs = jax.nn.log_softmax(next_tokens.logits(MODEL, params, tokens)[:, :-1])
         return -jnp.mean(jnp.take_along_axis(logprobs, tokens[:, 1:, None], -1))
 
     plain = jax.jit(jax.grad(cross_entropy))
@@ -328,7 +328,7 @@ def time_rollout(repeats: int) -> dict[str, Any]:
     messages = draw_tokens(CONVERSATIONS * (TURNS - 1), MESSAGE)
     tokens = draw_tokens(CONVERSATIONS, length)
     params = random_params()
-    plain = jax.jit(lambda params, tokens: decoder.logits(MODEL, params, tokens))
+    plain = jax.jit(lambda params, tokens: next_tokens.logits(MODEL, params, tokens))
 
     def read_plain() -> None:
         for start in range(0, CONVERSATIONS, ROWS):

@@ -174,7 +174,7 @@ def is_small(config: ConfigDict, shape: decoder.DecoderConfig) -> bool:
     row_tokens = config.batch.rows * config.batch.row_length
     chunk = min(config.batch.logprob_chunk, row_tokens)
     slot_tokens = config.engine.slots * cache_length(
-        _longest_text(config), config.engine.prefill_chunk
+        longest_text(config), config.engine.prefill_chunk
     )
     # Parameters of policy, reference, gradients and moments; those of each policy ahead and of its
     # engine; activations without rematerialisation, logits, keys and values.
@@ -190,11 +190,11 @@ def is_small(config: ConfigDict, shape: decoder.DecoderConfig) -> bool:
 def check_shape(config: ConfigDict, shape: decoder.DecoderConfig) -> None:
     """Raises InputError for settings that the model does not take."""
     positions = shape.longest_text
-    if _longest_text(config) > positions:
+    if longest_text(config) > positions:
         sampling = config.sampling
         raise InputError(
             f"with max_response_tokens={sampling.max_response_tokens} texts have up to "
-            f"{_longest_text(config)} tokens, the model has {positions} positions "
+            f"{longest_text(config)} tokens, the model has {positions} positions "
             "(max_position_embeddings in config.json)",
             key="config.sampling.max_prompt_tokens",
             value=sampling.max_prompt_tokens,
@@ -294,7 +294,7 @@ def trunk_function(
         dtype=jnp.dtype(model.compute_dtype),
         remat=model.remat,
         unroll=model.unroll,
-        max_segment=_longest_text(config),
+        max_segment=longest_text(config),
         attention=attend,
         experts=experts,
         constrain=row_constraint(mesh),
@@ -329,7 +329,7 @@ def trunk_function(
 def longest_tree(config: ConfigDict) -> int:
     """Returns the tokens of the largest tree of texts that attention has room for."""
     row = config.batch.row_length
-    return _longest_text(config) if reads_bands(row, _longest_text(config)) else row
+    return longest_text(config) if reads_bands(row, longest_text(config)) else row
 
 
 def shares_prefixes(config: ConfigDict) -> bool:
@@ -338,6 +338,6 @@ def shares_prefixes(config: ConfigDict) -> bool:
     return config.batch.share_prefixes and not config.model.replay_routes
 
 
-def _longest_text(config: ConfigDict) -> int:
-    # No sample is longer, so attention in a packed row looks no farther back.
+def longest_text(config: ConfigDict) -> int:
+    """Returns the tokens of the longest prompt and response; a sample's input has one less."""
     return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens

@@ -21,7 +21,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.models import decoder, lora
+from gigpo_jax.models import decoder, lora, next_tokens
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.linear_names import TARGETS
 from gigpo_jax.modes import evaluate, export, sft, train
@@ -79,10 +79,10 @@ def test_updates_change_the_adapter_and_not_a_bit_below_it(dtype: str) -> None:
         assert np.abs(np.asarray(x) - y).max() > 1e-3
     # The reference still is the model of the start.
     tokens = np.arange(12, dtype=np.int32)[None]
-    base = decoder.logits(policy.config, policy.params, tokens)
+    base = next_tokens.logits(policy.config, policy.params, tokens)
     kept = lora.attach_adapter(policy.params, reference, policy.scale)
-    np.testing.assert_array_equal(decoder.logits(policy.config, kept, tokens), base)
-    assert np.abs(decoder.logits(policy.config, learner.params, tokens) - base).max() > 0.01
+    np.testing.assert_array_equal(next_tokens.logits(policy.config, kept, tokens), base)
+    assert np.abs(next_tokens.logits(policy.config, learner.params, tokens) - base).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_the_export_is_the_merged_model_and_the_adapter(whole: Path) -> None:
     config.model.lora.rank, config.model.lora.alpha = 4, 8.0
     policy = load_policy(resolve(config), make_mesh(1, 1, 1, devices=jax.devices()[:1]))
     tokens = np.arange(24, dtype=np.int32)[None]
-    expected = decoder.logits(shape, policy.whole(policy.adapter), tokens)
-    np.testing.assert_allclose(decoder.logits(shape, merged, tokens), expected, atol=2e-5)
-    assert np.abs(expected - decoder.logits(shape, policy.params, tokens)).max() > 1e-3
+    expected = next_tokens.logits(shape, policy.whole(policy.adapter), tokens)
+    np.testing.assert_allclose(next_tokens.logits(shape, merged, tokens), expected, atol=2e-5)
+    assert np.abs(expected - next_tokens.logits(shape, policy.params, tokens)).max() > 1e-3
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM
 

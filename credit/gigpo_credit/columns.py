@@ -7,7 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.rl.advantages import COLUMN_TYPES, HASHES
 from gigpo_jax.rl.types import StepColumns
 

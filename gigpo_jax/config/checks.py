@@ -14,17 +14,11 @@ from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
-# Ratios of whole responses. Their clip is as narrow as the rounding of a bfloat16 engine, or their
-# sum over tokens as noisy, so old log-probabilities of such an engine would clip at random.
-SENSITIVE = ("sequence", "product")
-
 
 def check_config(config: ConfigDict, trains: bool) -> None:
     """Checks a config in which every key has a value, and raises the errors of `resolve`."""
     _check_sizes(config)
     _check_prefill(config)
-    _check_old_logprobs(config)
-    _check_ratio(config)
     parts = [PARTS[name] for name in used_parts(config)]
     for part in parts:
         if part.check:
@@ -47,6 +41,7 @@ def used_parts(config: ConfigDict) -> list[str]:
         "vLLM servers": config.engine.name == "vllm",
         "adapter": config.model.param_dtype != "float32",
         "critic": algorithm.critic_values > 0,
+        "losses": config.rl.importance_correction != "none" or config.rl.ratio != "token",
         "starts of episodes": algorithm.fork_choice != "",
         "groups": config.train.group_size == 1,
         "random weights": not config.model.path,
@@ -103,38 +98,6 @@ def _check_prefill(config: ConfigDict) -> None:
     # With one size a chunk has the same bits whichever call reads it, so that it can be shared.
     reason = f"chunks (engine.prefill_chunk={chunk}) are read in calls of one size"
     require(len(engine.prefill_rows) == 1, config, "engine.prefill_rows", reason, "name one")
-
-
-def _check_old_logprobs(config: ConfigDict) -> None:
-    rl = config.rl
-    require(
-        rl.importance_correction == "none" or rl.old_logprobs == "recompute",
-        config,
-        "rl.importance_correction",
-        "it compares the engine with the learner's own log-probabilities",
-        "use rl.old_logprobs=recompute, or none",
-    )
-    if rl.ratio in SENSITIVE:
-        require(
-            rl.old_logprobs == "recompute" or config.engine.dtype == "float32",
-            config,
-            "rl.old_logprobs",
-            f"rounding in a bfloat16 engine moves rl.ratio={rl.ratio} as far as its clip",
-            "use recompute",
-        )
-
-
-def _check_ratio(config: ConfigDict) -> None:
-    rl = config.rl
-    algorithm = find_algorithm(rl.algorithm, rl.settings)
-    if algorithm.token_weights is not None or algorithm.token_advantages is not None:
-        require(
-            rl.ratio in ("token", "sequence"),
-            config,
-            "rl.ratio",
-            f"one cost for all tokens of a response, so {rl.algorithm} cannot weigh them",
-            "choose token or sequence",
-        )
 
 
 def _check_environment(config: ConfigDict, run: ConfigDict) -> None:

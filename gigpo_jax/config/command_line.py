@@ -15,7 +15,7 @@ from gigpo_jax.config import mix
 from gigpo_jax.config.keys import AUTO, DEFAULTS, KEYS
 from gigpo_jax.config.resolve import declared_types, unknown_keys
 from gigpo_jax.core import packaged
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 
 PREFIX = "--config."
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -81,6 +81,8 @@ def _run_config_file(file: str) -> ConfigDict:
             # Run, not imported: two configs of one name in different folders would share a module.
             module = runpy.run_path(str(path))
             if "get_config" not in module:
+                from gigpo_jax.core.spelling import nearest_names
+
                 near = ", ".join(nearest_names("get_config", module)) or "none"
                 reason = f"no get_config in {path}"
                 raise InputError(reason, key="--config", value=file, fix=f"nearest: {near}")

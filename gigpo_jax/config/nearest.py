@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gigpo_jax.config.flags import FLAGS
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.spelling import nearest_names
 
 
 def nearest_keys(name: str, names: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.checks import SENSITIVE, check_config
+from gigpo_jax.config.checks import check_config
 from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.keys import AUTO, DEFAULTS, KEYS, find_section, flatten, is_default, value_of
 from gigpo_jax.config.requirements import require
@@ -14,6 +14,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.prompt_building import is_conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
+from gigpo_jax.rl.ratios import SENSITIVE
 
 CHUNK = 32  # `engine.prefill_chunk`; published configs have it too
 FEWEST_SLOTS = 16  # of `engine.slots`: below, a step takes CPUs as long

@@ -5,7 +5,8 @@ import sys
 from gigpo_jax import __version__
 from gigpo_jax.core import packaged
 from gigpo_jax.core.commands import MODES, TOOLS
-from gigpo_jax.core.errors import escape_controls, nearest_names
+from gigpo_jax.core.errors import escape_controls
+from gigpo_jax.core.spelling import nearest_names
 
 HELP = """usage: gigpo COMMAND [FLAGS]
 

@@ -1,9 +1,8 @@
 """Errors that end the program with one line, and text that is safe to print."""
 
 import contextlib
-import difflib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -70,22 +69,6 @@ def storage_fix(code: int | None) -> str:
     if code in (errno.EMFILE, errno.ENFILE):
         return "raise the limit of open files (ulimit -n)"
     return "free space or mend the disk"
-
-
-def nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Returns at most three names like a misspelt one, or names that end with its last component.
-
-    The last component of `a.b` is `b`: so a key without its section is recognised.
-    """
-    # A list, because `names` may be an iterator and is read twice.
-    candidates = list(names)
-    matches = difflib.get_close_matches(name, candidates, n=3)
-    if matches:
-        return matches
-    component = name.rpartition(".")[2]
-    # difflib's ratio falls with the length of the section: `slots` is not similar to
-    # `engine.slots`.
-    return [candidate for candidate in candidates if component and candidate.endswith(component)]
 
 
 def first_line(err: Exception) -> str:

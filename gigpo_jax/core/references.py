@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from gigpo_jax.core import packaged
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 
 _T = TypeVar("_T")
 
@@ -72,6 +72,8 @@ def find_entry(name: str, table: Mapping[str, _T], kind: type[_T], *, key: str) 
     if name in table:
         return table[name]
     if ":" not in name:
+        from gigpo_jax.core.spelling import nearest_names
+
         near = nearest_names(name, table)
         hint = f"did you mean {near[0]!r}? " if near else ""
         fix = f"{hint}known are {', '.join(table)}, or module:NAME"

@@ -71,6 +71,11 @@ class SamplingParams:
             if not is_valid:
                 raise InputError(rule, key=key, value=repr(getattr(self, key)))
 
+    @property
+    def cuts_tokens(self) -> bool:
+        """Whether unlikely tokens are never drawn."""
+        return self.top_p < 1 or self.top_k > 0
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -100,7 +105,17 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Turns prompts into responses, batching the calls of many coroutines."""
+    """Turns prompts into responses, batching the calls of many coroutines.
+
+    Attributes:
+      generated_tokens: Number of tokens of all responses so far.
+    """
+
+    generated_tokens: int
+
+    @property
+    def compile_count(self) -> int:
+        """Number of programs compiled so far."""
 
     async def generate(
         self,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.boundary import validate_observation, validate_result
 from gigpo_jax.env_bridge.exchanges import Exchange

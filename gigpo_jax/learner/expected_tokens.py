@@ -8,7 +8,7 @@ from gigpo_jax.config.mix import member_configs
 from gigpo_jax.env_bridge.prompt_building import is_conversation
 from gigpo_jax.envs.registry import find_style
 from gigpo_jax.learner.packing import most_microbatches, stored_microbatches
-from gigpo_jax.learner.samples import longest_sample
+from gigpo_jax.policy import longest_text
 
 # Assumed share of the limits of prompts and responses that a step of an episode uses.
 FILL = 0.5
@@ -41,6 +41,6 @@ def stored_rows(config: ConfigDict) -> int:
     minibatches = train.epochs * math.ceil(steps / train.minibatch)
     # Minibatches have room for steps of the full length.
     needed = most_microbatches(
-        train.minibatch, 1, longest_sample(config), batch.row_length, batch.rows
+        train.minibatch, 1, longest_text(config) - 1, batch.row_length, batch.rows
     )
     return int(minibatches * stored_microbatches(needed) * batch.rows)

@@ -17,11 +17,11 @@ from gigpo_jax.learner.objective import config_algorithm, make_config_optimizer,
 from gigpo_jax.learner.packing import make_minibatches, microbatch_tokens, packing_stats
 from gigpo_jax.learner.programs import policy_programs, start_state
 from gigpo_jax.learner.rows import row_settings
-from gigpo_jax.learner.samples import Sample, longest_sample, training_samples
+from gigpo_jax.learner.samples import Sample, training_samples
 from gigpo_jax.learner.scored_steps import CreditedSteps, ScoredSteps
 from gigpo_jax.learner.signals.table import batch_fields, compute_columns, start_signals
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.policy import Policy, longest_tree, shares_prefixes
+from gigpo_jax.policy import Policy, longest_text, longest_tree, shares_prefixes
 from gigpo_jax.rl.optimizer import scheduled_rates
 from gigpo_jax.rl.train_step import Between, Metrics
 from gigpo_jax.rl.types import StepBatch
@@ -240,7 +240,7 @@ class Learner:
                 rng=np.random.default_rng((config.seed, iteration, epoch)),
                 gather=all_hosts,
                 fields=fields,
-                longest=longest_sample(config),
+                longest=longest_text(config) - 1,
                 longest_tree=longest_tree(config) if shares else 0,
                 groups=groups if by_group else None,
             )

@@ -8,8 +8,9 @@ from gigpo_jax.config.key_types import Part
 from gigpo_jax.config.keys import declare, part_keys
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import FRACTION, POSITIVE, Rule, one_of
+from gigpo_jax.rl.algorithms import find_algorithm
 from gigpo_jax.rl.losses import Mean
-from gigpo_jax.rl.ratios import MASKS
+from gigpo_jax.rl.ratios import MASKS, SENSITIVE
 
 POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
 KEYS = part_keys(
@@ -57,9 +58,11 @@ KEYS = part_keys(
 
 
 def check(config: ConfigDict, trains: bool) -> None:
-    """Checks that the keys are read, and the range of a mask."""
+    """Checks that the keys are read, and what a mask, a correction and a ratio need."""
     del trains
     rl = config.rl
+    _check_old_logprobs(config)
+    _check_weights(config)
     if not rl.kl_coef:
         reason = "not read with rl.kl_coef=0"
         require(rl.kl_in == "loss", config, "rl.kl_in", reason, "leave it out")
@@ -74,6 +77,38 @@ def check(config: ConfigDict, trains: bool) -> None:
         require(rl.importance_cap > 1, config, "rl.importance_cap", reason, fix)
     if rl.anchor_match != "similar":
         require_default(config, "rl.similarity", f"rl.anchor_match={rl.anchor_match}")
+
+
+def _check_old_logprobs(config: ConfigDict) -> None:
+    rl = config.rl
+    require(
+        rl.importance_correction == "none" or rl.old_logprobs == "recompute",
+        config,
+        "rl.importance_correction",
+        "it compares the engine with the learner's own log-probabilities",
+        "use rl.old_logprobs=recompute, or none",
+    )
+    if rl.ratio in SENSITIVE:
+        require(
+            rl.old_logprobs == "recompute" or config.engine.dtype == "float32",
+            config,
+            "rl.old_logprobs",
+            f"rounding in a bfloat16 engine moves rl.ratio={rl.ratio} as far as its clip",
+            "use recompute",
+        )
+
+
+def _check_weights(config: ConfigDict) -> None:
+    rl = config.rl
+    algorithm = find_algorithm(rl.algorithm, rl.settings)
+    if algorithm.token_weights is not None or algorithm.token_advantages is not None:
+        require(
+            rl.ratio in ("token", "sequence"),
+            config,
+            "rl.ratio",
+            f"one cost for all tokens of a response, so {rl.algorithm} cannot weigh them",
+            "choose token or sequence",
+        )
 
 
 PART = Part(KEYS, check=check)

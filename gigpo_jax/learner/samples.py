@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from gigpo_jax.trajectory import Step, StepCredit, continues_tokens
 
@@ -106,8 +105,3 @@ def training_samples(
         sample_fields = {name: values[row] for name, values in fields.items()}
         out.append(replace(sample, advantage=advantage, weight=weights[row], fields=sample_fields))
     return out
-
-
-def longest_sample(config: ConfigDict) -> int:
-    """Returns the input tokens of the longest sample of a run, without the last response token."""
-    return int(config.sampling.max_prompt_tokens + config.sampling.max_response_tokens - 1)

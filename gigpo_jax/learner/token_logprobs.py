@@ -17,8 +17,8 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.exchange import all_hosts, global_batch
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.rows import row_settings
-from gigpo_jax.learner.samples import Sample, longest_sample
-from gigpo_jax.policy import Policy, forward_function, longest_tree, shares_prefixes
+from gigpo_jax.learner.samples import Sample
+from gigpo_jax.policy import Policy, forward_function, longest_text, longest_tree, shares_prefixes
 from gigpo_jax.rl.train_step import select_microbatch
 from gigpo_jax.rl.types import StepBatch
 from gigpo_jax.rl.update import response_logprobs
@@ -108,7 +108,7 @@ def make_token_arrays(
             # that of tokens, texts that begin alike meet in a minibatch.
             rng=None if shares else np.random.default_rng(0),
             gather=all_hosts,
-            longest=longest_sample(config),
+            longest=longest_text(config) - 1,
             longest_tree=longest_tree(config) if shares else 0,
         )
         owners = []

@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gigpo_jax.models.decoder import logits as logits
     from gigpo_jax.models.files.save_weights import save_hf as save_hf
     from gigpo_jax.models.files.weights import load_hf as load_hf
+    from gigpo_jax.models.next_tokens import logits as logits
 
-_MODULES = {"load_hf": "files.weights", "logits": "decoder", "save_hf": "files.save_weights"}
+_MODULES = {"load_hf": "files.weights", "logits": "next_tokens", "save_hf": "files.save_weights"}
 
 __all__ = ["load_hf", "logits", "save_hf"]
 

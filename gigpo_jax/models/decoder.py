@@ -72,20 +72,6 @@ def hidden_states(
     ).hidden
 
 
-def logits(
-    config: DecoderConfig,
-    params: Params,
-    tokens: jax.Array,
-    positions: jax.Array | None = None,
-    segment_ids: jax.Array | None = None,
-    *,
-    dtype: Any = None,
-) -> jax.Array:
-    """Scores every next token, [B, T] -> [B, T, V] f32; arguments as for `hidden_states`."""
-    hidden = hidden_states(config, params, tokens, positions, segment_ids, Execution(dtype))
-    return score_tokens(config, params, hidden)
-
-
 class ModelResult(NamedTuple):
     """Result of `run_model`.
 

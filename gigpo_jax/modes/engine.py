@@ -22,8 +22,8 @@ from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.lora import LoraConfig
-from gigpo_jax.policy import Policy, load_policy, lora_config
-from gigpo_jax.rollout.engines import make_engine, max_length
+from gigpo_jax.policy import Policy, load_policy, longest_text, lora_config
+from gigpo_jax.rollout.engines import make_engine
 from gigpo_jax.rollout.remote_engines import model_fingerprint
 from gigpo_jax.run import report
 from gigpo_jax.run.coroutines import run_async
@@ -86,7 +86,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
                 dtype=config.engine.dtype,
                 # The learner writes pairs of scale 1, which is the scale of alpha = rank.
                 adapter=shape and LoraConfig(shape.rank, float(shape.rank), shape.targets),
-                max_body=server.largest_body(engine.config.vision, max_length(config)),
+                max_body=server.largest_body(engine.config.vision, longest_text(config)),
             ),
             report.say,
         )
@@ -120,7 +120,7 @@ def describe_engine(config: ConfigDict, policy: Policy) -> dict[str, Any]:
     return description | {
         "tokenizer": model_fingerprint(config),
         "dtype": config.engine.dtype,
-        "max_model_len": max_length(config),
+        "max_model_len": longest_text(config),
         "adapter_rank": config.model.lora.rank,
         "device": jax.devices()[0].device_kind,
         "base": policy.base,

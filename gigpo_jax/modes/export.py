@@ -14,7 +14,7 @@ from gigpo_jax.learner.signals.critic import CHECKPOINT_PARAMS
 from gigpo_jax.models.files import hub
 from gigpo_jax.models.files.save_weights import check_target
 from gigpo_jax.modes.model_folder import save_policy
-from gigpo_jax.rollout.engines import max_length
+from gigpo_jax.policy import longest_text
 from gigpo_jax.run import report
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.open_run import open_run
@@ -73,7 +73,7 @@ def _serve_line(config: ConfigDict, folder: Path) -> str:
             "--dtype",
             config.engine.dtype,
             "--max-model-len",
-            str(max_length(config)),
+            str(longest_text(config)),
         ]
     )
     if not config.sampling.stop:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.method_table import METHOD_ALGORITHMS
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.rl.advantages import CHOICES, Advantages
@@ -70,6 +70,8 @@ def find_algorithm(name: str, settings: Mapping[str, Any] = MappingProxyType({})
         algorithm = join_base(algorithm, settings, ALGORITHMS)
     for key, value in settings.items():
         if key not in algorithm.settings:
+            from gigpo_jax.core.spelling import nearest_names
+
             near = nearest_names(key, algorithm.settings)
             names = ", ".join(algorithm.settings) or "none"
             raise InputError(

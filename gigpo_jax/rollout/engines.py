@@ -12,7 +12,7 @@ from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.devices.mesh import split_devices
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
 from gigpo_jax.engines.jax.placement import parameter_mesh
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, longest_text
 from gigpo_jax.run.progress import show_stage
 
 # The values of `engine.name`.
@@ -78,7 +78,7 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
     engine = config.engine
     return EngineSettings(
         slots=engine.slots,
-        max_length=max_length(config),
+        max_length=longest_text(config),
         prefill_buckets=tuple(engine.prefill_buckets),
         prefill_rows=tuple(engine.prefill_rows),
         prefill_chunk=engine.prefill_chunk,
@@ -88,9 +88,5 @@ def engine_settings(config: ConfigDict, tensor: int) -> EngineSettings:
         tensor=tensor,
         keeps_routes=config.model.replay_routes,
         keeps_entropies=config.engine.entropies,
+        cuts_tokens=config.sampling.top_p < 1 or config.sampling.top_k > 0,
     )
-
-
-def max_length(config: ConfigDict) -> int:
-    """Number of tokens of the longest prompt and response together."""
-    return config.sampling.max_prompt_tokens + config.sampling.max_response_tokens

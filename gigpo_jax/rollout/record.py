@@ -15,11 +15,10 @@ import numpy as np
 
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.core.files import replace_file
-from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 if TYPE_CHECKING:
-    from gigpo_jax.models.vision.images import ImagePatches
+    pass
 
 FORMAT = "gigpo_jax rollouts"
 VERSION = 7
@@ -248,9 +247,11 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
       turn: Turn of the trajectory.
       png_files: PNG files by the digest of an image, encoded once; new ones are added.
     """
-    images = () if turn.images is None else turn.images.images
-    # The last ones: `prompt` has no marks of images of earlier messages of a conversation.
-    first_image = len(images) - turn.prompt.count(IMAGE)
+    pictures: tuple[bytes, ...] = ()
+    if turn.images is not None:
+        from gigpo_jax.rollout.saved_pictures import encode_pictures
+
+        pictures = encode_pictures(turn, png_files)
     return SavedStep(
         **_shared_fields(SavedStep, turn)
         | {
@@ -259,17 +260,8 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
         },
         prompt_length=len(turn.prompt_tokens),
         tokens=tuple(turn.response_tokens.tolist()),
-        pictures=tuple(_encode_picture(image, png_files) for image in images[first_image:]),
+        pictures=pictures,
     )
-
-
-def _encode_picture(image: "ImagePatches", png_files: dict[bytes, bytes]) -> bytes:
-    if image.digest not in png_files:
-        from gigpo_jax.core.png import encode_png
-        from gigpo_jax.models.vision.images import restore_pixels
-
-        png_files[image.digest] = encode_png(restore_pixels(image))
-    return png_files[image.digest]
 
 
 def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:

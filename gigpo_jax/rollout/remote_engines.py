@@ -20,8 +20,7 @@ from gigpo_jax.engines.vllm import launch
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
 from gigpo_jax.models.files.folders import model_folder
 from gigpo_jax.models.text.tokenizer import Tokenizer
-from gigpo_jax.policy import Policy
-from gigpo_jax.rollout.engines import max_length
+from gigpo_jax.policy import Policy, longest_text
 from gigpo_jax.run import report
 from gigpo_jax.run.progress import show_stage
 
@@ -90,9 +89,9 @@ def _describe_servers(
         processes=() if urls else _make_processes(config, weights_dir, folder, key),
         key=key,
         dtype=servers.dtype,
-        max_length=max_length(config),
+        max_length=longest_text(config),
         tokenizer=model_fingerprint(config),
-        probe=probe_tokens(policy.tokenizer, max_length(config)),
+        probe=probe_tokens(policy.tokenizer, longest_text(config)),
         base=policy.base,
         inflight=config.train.inflight,
         limits=Limits(
@@ -120,7 +119,7 @@ def _make_processes(
         python=Path(os.path.abspath(servers.python)),
         model=model_folder(config.model.path, config.model.revision),
         dtype=config.engine.dtype,
-        max_length=max_length(config),
+        max_length=longest_text(config),
         sequences=config.engine.slots,
         weights_dir=weights_dir,
         folder=folder,

@@ -8,7 +8,7 @@ import asyncio
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from gigpo_jax.engines.base import request_key
@@ -149,7 +149,12 @@ class _RolloutState:
             past=past,
             shared=group.shared if self.job.shares_texts else None,
         )
-        trials = await _play_trials(job, runner, pool)
+        if settings.trials > 1:
+            from gigpo_jax.rollout.trials import play_trials
+
+            trials = await play_trials(job, runner, pool)
+        else:
+            trials = [await play_trial(job, runner, pool)]
         # Before `end_early`, which cancels the members that have no entry. No await follows until
         # the end: one member alone sees the group complete, and replaces it.
         group.episodes[member] = tuple(trials)
@@ -157,7 +162,9 @@ class _RolloutState:
             self.abort_reasons[trials[-1].reason] += 1
             # Replacements count too: the fraction is of all episodes that were started.
             episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
-            _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
+            from gigpo_jax.rollout.aborts import check_aborted
+
+            check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
         ends = self.job.ends
         if ends is not None:
             ends.end_early(group)
@@ -178,43 +185,7 @@ class _RolloutState:
             self._start_episodes(place, group, pasts)
 
 
-def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:
-    """Checks that not too many episodes were aborted.
-
-    Raises:
-      TooManyAborted: more than this fraction of the episodes were aborted.
-    """
-    if reasons.total() > max_fraction * episodes:
-        frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        raise TooManyAborted(
-            f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: "
-            f"{frequent}"
-        )
-
-
-async def _play_trials(first_job: EpisodeJob, runner: Runner, pool: EnvPool) -> list[Trajectory]:
-    """Plays trials of an episode until one is won.
-
-    An aborted trial, or the last one, ends it too. Every trial is a member of the group, with its
-    own keys: trial t of episode e is member e x trials + t. `first_job` is the job of trial 0.
-    """
-    trials: list[Trajectory] = []
-    for number in range(runner.settings.trials):
-        is_last = number + 1 == runner.settings.trials
-        job = replace(
-            first_job,
-            member=first_job.member + number,
-            earlier_trials=tuple(trials),
-            is_last_trial=is_last,
-        )
-        trajectory = await _play_trial(job, runner, pool)
-        trials.append(trajectory)
-        if trajectory.aborted or trajectory.won:
-            break
-    return trials
-
-
-async def _play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
+async def play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
     """Plays a trial, and an aborted one once more with the same keys.
 
     If a process had failed, the second attempt gives the episode of an undisturbed run.

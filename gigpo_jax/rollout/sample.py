@@ -1,6 +1,5 @@
 """One episode of saved rollouts as Markdown, and its pictures."""
 
-from collections.abc import Iterator
 from itertools import count
 
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
@@ -34,7 +33,10 @@ def sample_text(rollouts: Rollouts) -> str:
             lines += ["Prompt", "", as_code_block(step.prompt), ""]
         else:
             lines += ["Observation", "", as_code_block(step.observation), ""]
-        lines += _picture_lines(step, picture_numbers)
+        if step.pictures:
+            from gigpo_jax.rollout.saved_pictures import picture_lines
+
+            lines += picture_lines(step, picture_numbers)
         lines += [
             "Response" if step.valid else "Response (invalid)",
             "",
@@ -59,18 +61,6 @@ def _choose_episode(rollouts: Rollouts) -> SavedEpisode | None:
     ]
     won = [episode for episode in finished if episode.won]
     return next(iter(won + finished), None)
-
-
-def _picture_lines(step: SavedStep, numbers: Iterator[int]) -> list[str]:
-    if not step.pictures:
-        return []
-    from gigpo_jax.core.png import png_size
-
-    lines = []
-    for picture, number in zip(step.pictures, numbers):
-        height, width = png_size(picture)
-        lines += [f"Picture {number} of `{PICTURES}`, {width} x {height} pixels", ""]
-    return [*lines, "Anchor state", "", as_code_block(step.anchor), ""]
 
 
 def _credit_text(step: SavedStep) -> str:

@@ -69,7 +69,9 @@ def rollout_metrics(
         "episode/score": [t.score for t in whole],
         "episode/reward": [t.total_reward for t in whole],
         "episode/length": [t.length for t in whole],
-        "episode/regret": [_total_regret(t) for t in whole if _has_regret(t)],
+        "episode/regret": [
+            sum(turn.regret or 0.0 for turn in t.turns) for t in whole if _has_regret(t)
+        ],
         "action/valid_rate": [turn.valid for turn in turns],
         "action/admissible_rate": [t.admissible for t in turns if t.admissible is not None],
         "credit/ambiguous_anchor_share": ambiguous_anchors(finished_steps(trajectories)),
@@ -163,7 +165,3 @@ def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
 
 def _has_regret(trajectory: Trajectory) -> bool:
     return all(turn.regret is not None or turn.is_summary for turn in trajectory.turns)
-
-
-def _total_regret(trajectory: Trajectory) -> float:
-    return sum(turn.regret or 0.0 for turn in trajectory.turns)

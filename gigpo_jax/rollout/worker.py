@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,6 @@ from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import EpisodePart
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.rollout import RolloutJob, Runner, rollout
-from gigpo_jax.run import report
 from gigpo_jax.run.progress import Bar, show_progress, show_stage
 from gigpo_jax.trajectory import Trajectory
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from gigpo_jax.env_bridge.agents import Examples
 
 COUNT_S = 1.0  # time between two counts of tokens beside a bar
-# Numbers and quoted text, in which two reasons of one kind differ.
-_DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
 class RolloutWorker:
@@ -131,7 +127,9 @@ class RolloutWorker:
 
             def on_attempt(trajectory: Trajectory) -> None:
                 if trajectory.aborted:
-                    self._report_abort(trajectory)
+                    from gigpo_jax.rollout.aborts import report_abort
+
+                    report_abort(trajectory, self._reported_kinds)
                 # A first attempt that was aborted is played again: the episode counts once.
                 if trajectory.replayed or not trajectory.aborted:
                     bar.update()
@@ -196,13 +194,6 @@ class RolloutWorker:
 
             return HarnessRunner(self._endpoint, settings, on_attempt)
         return EpisodeRunner(self.engine, self.tokenizer, settings, on_attempt, self._vision)
-
-    def _report_abort(self, trajectory: Trajectory) -> None:
-        """Prints each kind of reason for an aborted episode once."""
-        kind = _DETAIL.sub("", trajectory.reason)
-        if kind not in self._reported_kinds:
-            self._reported_kinds.add(kind)
-            report.say(f"aborted an episode of task {trajectory.task.id}: {trajectory.reason}")
 
     def snapshot(self) -> "RolloutWorker":
         """Returns a copy that keeps its weights at an `update_weights` of this worker.

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.run.records import CONFIG, METRICS
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import gigpo_jax
-from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
+from gigpo_jax.core.errors import InputError, escape_controls
+from gigpo_jax.core.spelling import nearest_names
 
 
 @pytest.mark.parametrize(

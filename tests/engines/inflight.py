@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gigpo_jax.models import decoder, decoding
+from gigpo_jax.models import decoder, decoding, next_tokens
 
 prefill = jax.jit(decoding.prefill, static_argnums=0)
 decode = jax.jit(decoding.decode, static_argnums=0)
@@ -15,7 +15,7 @@ decode = jax.jit(decoding.decode, static_argnums=0)
 @functools.partial(jax.jit, static_argnums=0)
 def score(config: decoder.DecoderConfig, params: decoder.Params, tokens: jax.Array) -> jax.Array:
     """Log-probabilities [N, T - 1] of tokens [N, T] but the first."""
-    scores = jax.nn.log_softmax(decoder.logits(config, params, tokens)[:, :-1])
+    scores = jax.nn.log_softmax(next_tokens.logits(config, params, tokens)[:, :-1])
     return jnp.take_along_axis(scores, tokens[:, 1:, None], 2)[..., 0]
 
 

@@ -17,8 +17,8 @@ from gigpo_jax.engines.text_model import TextModel
 from gigpo_jax.engines.vllm.worker.vocabulary import mask_padding
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.models.decoder import logits
 from gigpo_jax.models.files.weights import load_hf
+from gigpo_jax.models.next_tokens import logits
 from gigpo_jax.policy import load_policy
 from tests.models.text.folders import write_model
 

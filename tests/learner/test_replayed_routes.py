@@ -15,7 +15,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.routes import chosen_experts
@@ -49,7 +49,7 @@ def replay_config() -> ConfigDict:
 
 @jax.jit
 def score(params: decoder.Params, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-    scores = decoder.logits(SHAPE, params, tokens) / 0.7
+    scores = next_tokens.logits(SHAPE, params, tokens) / 0.7
     return jax.nn.log_softmax(scores)[0], chosen_experts(SHAPE, params, tokens)[0]
 
 
@@ -127,7 +127,7 @@ def test_gradients_of_layers_of_both_kinds_add_up_over_microbatches() -> None:
     samples = [Sample(row[:6], row[6:], np.zeros(3, np.float32)) for row in tokens]
 
     def loss(params: decoder.Params) -> jax.Array:
-        logprobs = jax.nn.log_softmax(decoder.logits(shape, params, tokens[:, :-1])[:, 5:])
+        logprobs = jax.nn.log_softmax(next_tokens.logits(shape, params, tokens[:, :-1])[:, 5:])
         return -jnp.take_along_axis(logprobs, tokens[:, 6:, None], axis=-1).mean()
 
     expected = jax.jit(jax.grad(loss))(params)

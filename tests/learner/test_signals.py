@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.packing import make_minibatches
-from gigpo_jax.learner.samples import Sample, longest_sample
+from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.signals.action_spans import ActionSpans
 from gigpo_jax.learner.signals.base import Signal
 from gigpo_jax.learner.signals.critic import Critic
@@ -32,7 +32,7 @@ from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.methods.text_critic.critic import TextCritic
 from gigpo_jax.models.published import PUBLISHED
-from gigpo_jax.policy import Policy
+from gigpo_jax.policy import Policy, longest_text
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS, StepBatch, StepColumns
 
@@ -149,6 +149,6 @@ def test_replayed_experts_of_an_iteration() -> None:
         row_length=256,
         rows=4,
         rng=np.random.default_rng(0),
-        longest=longest_sample(config),
+        longest=longest_text(config) - 1,
     )
     assert 2 * batch.routes.nbytes == rows * 256 * 384

@@ -12,7 +12,7 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.samples import Sample, step_samples
 from gigpo_jax.learner.signals.policy_scores import token_means
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
-from gigpo_jax.models import decoder
+from gigpo_jax.models import next_tokens
 from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.trajectory import Step, Turn
 from tests.turns import make_step
@@ -67,7 +67,7 @@ def test_every_token_has_the_scores_of_its_own_place(temperature: float) -> None
     scores = make_token_logprobs(config, policy, mesh, temperature)(policy.params, None, samples)
     means = {"logprob": token_means(scores.logprob), "entropy": token_means(scores.entropy)}
     assert len(scores.entropy) == len(scores.logprob) == len(samples)
-    logits = decoder.logits(policy.config, policy.params, pad_texts(samples))
+    logits = next_tokens.logits(policy.config, policy.params, pad_texts(samples))
     whole = np.asarray(jax.nn.log_softmax(logits.astype(np.float32) / (temperature or 1.0)))
     for number, sample in enumerate(samples):
         first = len(sample.prompt_tokens) - 1

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import decoder, decoding, on_cpu
+from gigpo_jax.models import decoder, decoding, next_tokens, on_cpu
 from gigpo_jax.models.cache import BITS, KVCache
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import DecoderConfig, Params
@@ -31,7 +31,7 @@ PROMPTS = [
 def run(
     tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, dtype: str | None = None
 ) -> jax.Array:
-    return decoder.logits(CONFIG, PARAMS, tokens, positions, segment_ids, dtype=dtype)
+    return next_tokens.logits(CONFIG, PARAMS, tokens, positions, segment_ids, dtype=dtype)
 
 
 def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,7 +72,7 @@ def test_published_shapes(name: str, count: int) -> None:
     assert decoder.param_count(config) == count
     params = decoder.abstract_params(config, jnp.bfloat16)
     tokens = jax.ShapeDtypeStruct((2, 16), jnp.int32)
-    out = jax.eval_shape(functools.partial(decoder.logits, config), params, tokens)
+    out = jax.eval_shape(functools.partial(next_tokens.logits, config), params, tokens)
     assert (out.shape, out.dtype) == ((2, 16, config.vocab_size), jnp.float32)
     cache = jax.eval_shape(lambda: decoding.init_cache(config, 8, 64, jnp.bfloat16))
     slots = jax.ShapeDtypeStruct((8,), jnp.int32)
@@ -190,7 +190,7 @@ def test_default_positions_and_segments_are_one_segment_a_row() -> None:
     tokens = np.stack([PROMPTS[1], PROMPTS[1][::-1]])
     explicit = run(*rows([[row] for row in tokens], 12))
     np.testing.assert_allclose(
-        jax.jit(functools.partial(decoder.logits, CONFIG))(PARAMS, tokens), explicit, atol=5e-5
+        jax.jit(functools.partial(next_tokens.logits, CONFIG))(PARAMS, tokens), explicit, atol=5e-5
     )
 
 
@@ -266,7 +266,7 @@ def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu:
     config = SMALL[name]
     params = random_params(SMALL[name])
     tokens = PROMPTS[1][None]
-    expected = decoder.logits(config, params, tokens)[:, 11]
+    expected = next_tokens.logits(config, params, tokens)[:, 11]
     if for_cpu:
         config, params = on_cpus(config, params)
     cache = decoding.init_cache(config, 1, 16, BITS if for_cpu else jnp.float32)

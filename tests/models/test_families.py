@@ -12,7 +12,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.models import decoder, decoding, lora
+from gigpo_jax.models import decoder, decoding, lora, next_tokens
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
@@ -37,7 +37,7 @@ def test_prompts_chunks_and_single_tokens_equal_the_whole_text(
     params = random_params(config)
     for_cpu = form == "cpu"
     atol = 0.4 if for_cpu else 5e-5  # of bfloat16 and float32
-    expected = decoder.logits(config, params, TOKENS)
+    expected = next_tokens.logits(config, params, TOKENS)
     if form == "apart":
         params = layers_apart(config, params)
     if for_cpu:
@@ -138,11 +138,11 @@ def test_each_kind_of_layer_has_an_effect(name: str) -> None:
     """A text of one window is the same without windows; a longer one is not."""
     config = SMALL[name]
     params = random_params(config)
-    scores = decoder.logits(config, params, TOKENS)
+    scores = next_tokens.logits(config, params, TOKENS)
     plain = decoder.DecoderConfig(**{**config.__dict__, "layer_types": ()})
-    assert np.abs(decoder.logits(plain, params, TOKENS) - scores).max() > 0.1
+    assert np.abs(next_tokens.logits(plain, params, TOKENS) - scores).max() > 0.1
     wide = decoder.DecoderConfig(**{**config.__dict__, "sliding_window": LENGTH})
-    difference = np.abs(decoder.logits(wide, params, TOKENS) - scores).max(axis=(0, 2))
+    difference = np.abs(next_tokens.logits(wide, params, TOKENS) - scores).max(axis=(0, 2))
     window = config.sliding_window or LENGTH
     assert difference[:window].max() < 1e-4
     assert (difference[window:] > 1e-3).all()
@@ -156,10 +156,10 @@ def test_adapters_equal_changed_kernels(name: str) -> None:
     adapter = lora.init_adapter(config, settings, jax.random.key(0))
     adapter = jax.tree.map(lambda leaf: leaf + 0.1, adapter)
     attached = lora.attach_adapter(params, adapter, settings.scale)
-    result = decoder.logits(config, attached, TOKENS)
+    result = next_tokens.logits(config, attached, TOKENS)
     merged = lora.merge_adapter(jax.tree.map(jnp.copy, params), adapter, settings.scale)
-    np.testing.assert_allclose(result, decoder.logits(config, merged, TOKENS), atol=2e-4)
-    assert np.abs(result - decoder.logits(config, params, TOKENS)).max() > 0.1
+    np.testing.assert_allclose(result, next_tokens.logits(config, merged, TOKENS), atol=2e-4)
+    assert np.abs(result - next_tokens.logits(config, params, TOKENS)).max() > 0.1
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_transformers_continues_an_exported_model_alike(name: str, tmp_path: pat
         do_sample=False,
         pad_token_id=0,
     ).numpy()
-    score = jax.jit(functools.partial(decoder.logits, config))
+    score = jax.jit(functools.partial(next_tokens.logits, config))
     texts = np.pad(TOKENS[:, :start], [(0, 0), (0, LENGTH - start)])
     for position in range(start, LENGTH):
         texts[:, position] = np.asarray(score(params, texts))[:, position - 1].argmax(-1)
@@ -233,6 +233,8 @@ def test_the_engine_has_the_learners_log_probabilities(name: str, chunk: int) ->
         completions = run(*(engine.generate(*request) for request in requests))
     for prompt, completion in zip(prompts, completions, strict=True):
         text = np.array([[*prompt, *completion.tokens]])
-        logprobs = jax.nn.log_softmax(decoder.logits(config, params, text)[0, len(prompt) - 1 : -1])
+        logprobs = jax.nn.log_softmax(
+            next_tokens.logits(config, params, text)[0, len(prompt) - 1 : -1]
+        )
         expected = np.take_along_axis(np.asarray(logprobs), completion.tokens[:, None], 1)[:, 0]
         np.testing.assert_allclose(completion.logprobs, expected, atol=1e-4)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import decoder, decoding, lora, qwen2_5_vl
+from gigpo_jax.models import decoder, decoding, lora, next_tokens, qwen2_5_vl
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.lora import LoraConfig
 from gigpo_jax.models.vision.images import expand_image_tokens, token_grid
@@ -64,10 +64,10 @@ def test_beside_the_kernels_equals_merged_into_them(name: str, config: LoraConfi
     params = random_params(shape)
     adapter = random_adapter(shape, config)
     merged = merged_by_hand(params, adapter, config.alpha / config.rank)
-    expected = decoder.logits(shape, merged, TOKENS)
+    expected = next_tokens.logits(shape, merged, TOKENS)
     attached = lora.attach_adapter(params, adapter, config.scale)
-    np.testing.assert_allclose(decoder.logits(shape, attached, TOKENS), expected, atol=1e-5)
-    assert np.abs(expected - decoder.logits(shape, params, TOKENS)).max() > 0.05
+    np.testing.assert_allclose(next_tokens.logits(shape, attached, TOKENS), expected, atol=1e-5)
+    assert np.abs(expected - next_tokens.logits(shape, params, TOKENS)).max() > 0.05
     copy = jax.tree.map(jnp.copy, params)
     for name, leaves in lora.merge_adapter(copy, adapter, config.scale)["layers"].items():
         for leaf_name, leaf in leaves.items():
@@ -115,7 +115,7 @@ def test_the_adapter_of_the_start_changes_no_bit() -> None:
     adapter = lora.init_adapter(SHAPE, ALL, jax.random.key(0))
     attached = lora.attach_adapter(params, adapter, ALL.scale)
     np.testing.assert_array_equal(
-        decoder.logits(SHAPE, attached, TOKENS), decoder.logits(SHAPE, params, TOKENS)
+        next_tokens.logits(SHAPE, attached, TOKENS), next_tokens.logits(SHAPE, params, TOKENS)
     )
     for pair in adapter["layers"].values():
         bound = pair["lora_a"].shape[1] ** -0.5
@@ -133,7 +133,7 @@ def test_decoding_and_reading_prompts_equal_merged(for_cpu: bool) -> None:
     adapter = random_adapter(SHAPE, SOME)
     config = SHAPE
     attached = lora.attach_adapter(params, adapter, SOME.scale)
-    full = decoder.logits(SHAPE, merged_by_hand(params, adapter, SOME.scale), TOKENS)
+    full = next_tokens.logits(SHAPE, merged_by_hand(params, adapter, SOME.scale), TOKENS)
     if for_cpu:
         config, attached = on_cpus(config, attached)
     lengths = jnp.array([16, 16, 16])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.value_head import predict_values
 from tests.models.shapes import SMALL, check_gradient, random_params
@@ -45,14 +45,14 @@ def test_logits_and_gradients_equal_those_of_transformers(
     rounding = ROUNDING.get(name, 1)
 
     expected = theirs(torch.tensor(tokens)).logits
-    result = jax.jit(lambda params: decoder.logits(config, params, tokens))(params)
+    result = jax.jit(lambda params: next_tokens.logits(config, params, tokens))(params)
     largest = np.abs(expected.detach().numpy()).max()
     assert largest > 1
     atol = 1e-5 * rounding * largest
     np.testing.assert_allclose(result, expected.detach().numpy(), atol=atol, rtol=0)
 
     def loss(params: decoder.Params) -> jax.Array:
-        logp = jax.nn.log_softmax(decoder.logits(config, params, tokens)[:, :-1])
+        logp = jax.nn.log_softmax(next_tokens.logits(config, params, tokens)[:, :-1])
         return -jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1).mean()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
@@ -100,7 +100,7 @@ def test_padding_and_positions_equal_those_of_transformers(tmp_path: pathlib.Pat
         attention_mask=torch.tensor(mask),
         position_ids=torch.tensor(positions),
     ).logits.detach()
-    result = decoder.logits(config, params, tokens, positions, mask)
+    result = next_tokens.logits(config, params, tokens, positions, mask)
     np.testing.assert_allclose(result[0], expected[0], atol=1e-4)
     np.testing.assert_allclose(result[1, 5:], expected[1, 5:], atol=1e-4)
 
@@ -129,7 +129,7 @@ def test_packed_texts_equal_those_of_transformers_alone(name: str, tmp_path: pat
     tokens[0, :22] = np.concatenate(texts)
     positions[0, :22] = np.concatenate([np.arange(length) for length in lengths])
     segments[0, :22] = np.repeat([1, 2, 3], lengths)
-    result = decoder.logits(config, params, tokens, positions, segments)[0, :22]
+    result = next_tokens.logits(config, params, tokens, positions, segments)[0, :22]
     expected = [theirs(torch.tensor(text[None])).logits[0].detach().numpy() for text in texts]
     np.testing.assert_allclose(result, np.concatenate(expected), atol=1e-4)
 
@@ -142,8 +142,8 @@ def test_bfloat16_compute_is_close_to_that_of_transformers(tmp_path: pathlib.Pat
     theirs = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
     assert theirs.dtype == torch.bfloat16
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 33))
-    exact = decoder.logits(config, params, tokens)
-    result = decoder.logits(config, params, tokens, dtype=jnp.bfloat16)
+    exact = next_tokens.logits(config, params, tokens)
+    result = next_tokens.logits(config, params, tokens, dtype=jnp.bfloat16)
     assert result.dtype == jnp.float32
     their_error = np.abs(
         theirs(torch.tensor(tokens)).logits.detach().float().numpy() - exact

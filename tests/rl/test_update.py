@@ -14,7 +14,7 @@ import pytest
 
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.rl.batch_logprobs import make_logprobs
 from gigpo_jax.rl.imitation_update import make_sft_update
 from gigpo_jax.rl.losses import LossSettings
@@ -84,7 +84,7 @@ def plain_logprobs(p, tokens: np.ndarray, prompt: int, temperature: float = 1.0)
 @jax.jit
 def plain_table(p, tokens: jax.Array, temperature: float = 1.0) -> jax.Array:
     """[LONGEST] -> [LONGEST, V], all log-probabilities of one row without segments."""
-    return jax.nn.log_softmax(decoder.logits(CONFIG, p, tokens[None])[0] / temperature)
+    return jax.nn.log_softmax(next_tokens.logits(CONFIG, p, tokens[None])[0] / temperature)
 
 
 REFERENCE = 0.97  # the tests' reference log-probability is this times the behaviour policy's

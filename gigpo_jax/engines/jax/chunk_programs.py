@@ -23,6 +23,7 @@ def prefill_chunks(
     batch: PromptBatch,
     *,
     keeps_entropies: bool = False,
+    cuts_tokens: bool = True,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Prefills a chunk of a prompt in each row; only a last chunk draws a token.
 
@@ -37,7 +38,7 @@ def prefill_chunks(
         (S: the row is dropped) and its first index in the prompt. Then follows a row as for
         `prefill_prompts` with the prompt's length up to the chunk's end; a row whose slot there is
         S draws no token.
-      keeps_entropies: Whether the result has entropies.
+      keeps_entropies, cuts_tokens: As for `prefill_prompts`.
 
     Returns:
       The result of `prefill_prompts`.
@@ -59,7 +60,13 @@ def prefill_chunks(
 
     prompts = replace(batch, rows=batch.rows[:, 2:])
     return prefill_prompts(
-        prefill_chunk, params, cache, state, prompts, keeps_entropies=keeps_entropies
+        prefill_chunk,
+        params,
+        cache,
+        state,
+        prompts,
+        keeps_entropies=keeps_entropies,
+        cuts_tokens=cuts_tokens,
     )
 
 

@@ -2,7 +2,8 @@
 
 A thread drives the device. Every round prefills waiting prompts into free slots (padded to one of a
 few shapes), then decodes several tokens for all slots in one device call. `warmup` compiles all
-programs; nothing is compiled after it.
+programs; nothing is compiled after it, but other programs for the first request with top-p or
+top-k.
 
 A response does not depend on the other requests: its random keys come from the request alone, each
 row of a batch is computed independently, and with one size in `prefill_rows` all array shapes are
@@ -138,7 +139,7 @@ class JaxEngine:
 
     @property
     def compile_count(self) -> int:
-        """Programs compiled so far; constant after `warmup`."""
+        """Number of programs compiled so far; see `warmup`."""
         return self._programs.compile_count
 
     def warmup(self) -> None:
@@ -377,6 +378,7 @@ class JaxEngine:
 
     def _assign_slot(self, slot: int, request: Request) -> None:
         self._table.assign(slot, request)
+        self._programs.cuts_tokens |= request.params.cuts_tokens
         self.prompt_tokens += request.prompt.size
 
     def _take_requests(self, limit: int) -> list[Request]:

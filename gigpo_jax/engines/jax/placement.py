@@ -47,18 +47,12 @@ class Placement:
         return 1
 
     def cache_sharding(self, heads: int) -> Any:
-        """Returns the sharding of a KV cache [L, S, G, C, K], on TPUs with its order in memory."""
+        """Returns the sharding of a KV cache [L, S, G, C, K]; see `order_cache`."""
         order = memory_order(5, heads // self.partition_devices)
-        return self._order_cache(self.sharding(None, SLOTS, TENSOR), order)
+        return self.order_cache(self.sharding(None, SLOTS, TENSOR), order)
 
-    @property
-    def route_sharding(self) -> Any:
-        """Returns the sharding of the experts that a cache keeps, [L', S, 1, C, k], likewise."""
-        from gigpo_jax.models.routes import ROUTE_ORDER
-
-        return self._order_cache(self.sharding(None, SLOTS), ROUTE_ORDER)
-
-    def _order_cache(self, sharding: NamedSharding | None, order: Layout) -> Any:
+    def order_cache(self, sharding: NamedSharding | None, order: Layout) -> Any:
+        """Returns the sharding of a cache with its order in memory, on TPUs."""
         if self.device.platform != "tpu":
             return sharding
         return Format(order, sharding or SingleDeviceSharding(self.device))
@@ -98,27 +92,6 @@ class Placement:
     def replicate(self, x: jax.Array) -> jax.Array:
         """Gathers an array on all devices of a partition; it must be called inside a partition."""
         return x
-
-    def gathered_sharding(self, leaf: Any) -> NamedSharding | None:
-        """Returns a parameter's sharding for decoding on the learner's devices; None on one."""
-        del leaf
-        return None
-
-    def local_sharding(self, leaf: Any) -> NamedSharding | None:
-        """Returns a gathered parameter's sharding on this host's devices, None on one device."""
-        del leaf
-        return None
-
-    def localize(self, leaf: jax.Array) -> jax.Array:
-        """Makes an array of this host's shards of a gathered parameter."""
-        return leaf
-
-    def cast_before_gather(
-        self, leaves: Sequence[jax.Array], dtype: Any
-    ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-        """Makes a function that casts parameters like `leaves` before they are gathered."""
-        del leaves
-        return lambda leaves: [leaf.astype(dtype) for leaf in leaves]
 
 
 def parameter_mesh(params: decoder.Params) -> Mesh | None:

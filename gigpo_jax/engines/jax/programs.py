@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.engines.jax.slots import PromptBatch
 from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS, KVCache, cache_length
+
+if TYPE_CHECKING:
+    from gigpo_jax.engines.jax.split_placement import SplitPlacement
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class EngineSettings:
         parameters.
       keeps_routes: Whether responses have the experts of their tokens.
       keeps_entropies: Whether responses have entropies.
+      cuts_tokens: Whether requests have top-p or top-k from the start.
     """
 
     slots: int
@@ -52,6 +56,7 @@ class EngineSettings:
     devices: tuple[jax.Device, ...] = ()
     keeps_routes: bool = False
     keeps_entropies: bool = False
+    cuts_tokens: bool = False
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -79,6 +84,10 @@ class Programs:
 
     Executables are compiled ahead of time: a new shape raises `compile_count`, there is no silent
     recompilation. Messages and results are of all partitions, one after the other.
+
+    Attributes:
+      cuts_tokens: Whether tokens are cut by top-p and top-k, which takes other programs; to be set
+        before a request that asks for it is read.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class Programs:
         """Stores the shapes; allocates nothing yet."""
         self.compile_count = 0
         self.settings = settings
+        self.cuts_tokens = settings.cuts_tokens
         self.dtype = jnp.dtype(dtype)
         self.placement = placement
         # XLA's CPU backend copies a bfloat16 array to float32 wherever a part of it is read.
@@ -139,6 +149,7 @@ class Programs:
             self._replicate_logits(forward),
             *args,
             keeps_entropies=self.settings.keeps_entropies,
+            cuts_tokens=self.cuts_tokens,
         )
 
     def decode_tokens(self, params: decoder.Params, control: np.ndarray) -> jax.Array:
@@ -153,9 +164,9 @@ class Programs:
         self.cache = None
         self._state = None
 
-    def localize_leaf(self, leaf: jax.Array) -> jax.Array:
+    def localize_leaf(self, placement: "SplitPlacement", leaf: jax.Array) -> jax.Array:
         """Returns this host's shards of a gathered parameter."""
-        return self.placement.localize(leaf)
+        return placement.localize(leaf)
 
     def send_message(self, message: Any) -> Any:
         """Puts every partition's piece of a message on its devices."""
@@ -225,7 +236,7 @@ class Programs:
             )
         # Donated: the cache is the largest array, and a second one would not fit.
         self.cache, self._state, result = self.run_program(
-            name,
+            (*name, self.cuts_tokens),
             placement.map_partitions(function, result_axes),
             params,
             self.cache,

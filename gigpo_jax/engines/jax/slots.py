@@ -118,6 +118,7 @@ def prefill_prompts(
     batch: PromptBatch,
     *,
     keeps_entropies: bool = False,
+    cuts_tokens: bool = True,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Prefills prompts into their slots and draws each first token.
 
@@ -128,6 +129,7 @@ def prefill_prompts(
       batch: Rows [B, SETTINGS + STOP_IDS + T] from `pack_request`; a row whose slot is S or more
         is dropped.
       keeps_entropies: Whether the result has entropies.
+      cuts_tokens: Whether requests may have top-p or top-k.
 
     Returns:
       The cache, the slots, and [2, B] i32: the tokens, and the bits of their log-probabilities;
@@ -158,7 +160,8 @@ def prefill_prompts(
 
     # The key of a token depends on the request and its index, never on slot or batch.
     first_keys = token_keys(key, jnp.zeros_like(length))
-    token, *scores = sample_tokens(logits, first_keys, temperature, top_p, top_k)
+    cuts = (top_p, top_k) if cuts_tokens else None
+    token, *scores = sample_tokens(logits, first_keys, temperature, cuts)
     count = jnp.ones_like(length)
     # The drawn token is not in the cache yet: decoding writes it at index `length` first.
     new_slots = SlotState(
@@ -195,6 +198,7 @@ def decode_tokens(
     control: jax.Array,
     *,
     keeps_entropies: bool = False,
+    cuts_tokens: bool = True,
 ) -> tuple[Any, SlotState, jax.Array]:
     """Draws up to `steps` tokens for every active slot, or until enough slots have finished.
 
@@ -206,6 +210,7 @@ def decode_tokens(
       control: [1 + S] i32: the number of finished slots to stop after; then, for each slot, 0 to
         cancel it.
       keeps_entropies: Whether the result has entropies.
+      cuts_tokens: Whether requests may have top-p or top-k.
 
     Returns:
       The cache, the slots, and [2, steps, S] i32: the tokens (NO_TOKEN where none was drawn), and
@@ -232,11 +237,13 @@ def decode_tokens(
             logits, cache = decode(params, cache, state.token, position, state.shift)
 
         keys = token_keys(state.key, state.count)
-        # A free slot keeps the settings of its last request. Neutral values in their place keep
-        # the passes for top-k and top-p out of steps in which no active slot needs them.
-        top_p = jnp.where(state.active, state.top_p, 1.0)
-        top_k = jnp.where(state.active, state.top_k, 0)
-        token, *scores = sample_tokens(logits, keys, state.temperature, top_p, top_k)
+        cuts = None
+        if cuts_tokens:
+            # A free slot keeps the settings of its last request. Neutral values in their place keep
+            # the passes for top-k and top-p out of steps in which no active slot needs them.
+            top_p = jnp.where(state.active, state.top_p, 1.0)
+            cuts = top_p, jnp.where(state.active, state.top_k, 0)
+        token, *scores = sample_tokens(logits, keys, state.temperature, cuts)
         drawn = jnp.where(state.active, token, NO_TOKEN)
         column = _stack_draws(drawn, scores, keeps_entropies)
         # [2, S] becomes entry `step` of the second axis of [2, steps, S].

@@ -6,6 +6,7 @@ from typing import Any
 from gigpo_jax.engines.jax.placement import SLOTS, Placement
 from gigpo_jax.models.cache import KVCache
 from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.routes import ROUTE_ORDER
 
 
 def special_shardings(
@@ -20,7 +21,9 @@ def special_shardings(
     windows = KVCache(entries, entries) if config.num_window_layers else None
     shardings = KVCache(entries, entries, windows=windows)
     if keeps_routes:
-        shardings = replace(shardings, routes=placement.route_sharding)
+        # The experts of tokens, [L', S, 1, C, k].
+        routes = placement.order_cache(placement.sharding(None, SLOTS), ROUTE_ORDER)
+        shardings = replace(shardings, routes=routes)
     if config.delta is not None:
         # A state is whole on each device of a partition, as its layer's weights are.
         states = placement.sharding(None, SLOTS)

@@ -156,24 +156,6 @@ class SplitPlacement(Placement):
             copies.append(jax.device_put(shards[str(index)], device))
         return jax.make_array_from_single_device_arrays(leaf.shape, sharding, copies)
 
-    def cast_before_gather(
-        self, leaves: Sequence[jax.Array], dtype: Any
-    ) -> Callable[[Sequence[jax.Array]], list[jax.Array]]:
-        """Makes a function that casts parameters like `leaves` before they are gathered."""
-        shardings = [leaf.sharding if is_sharded(leaf) else None for leaf in leaves]
-
-        def cast_leaves(leaves: Sequence[jax.Array]) -> list[jax.Array]:
-            results = []
-            for leaf, sharding in zip(leaves, shardings, strict=True):
-                narrow = leaf.astype(dtype)
-                if sharding is not None:
-                    # Pins the cast to the shards: devices then send each other the smaller dtype.
-                    narrow = jax.lax.with_sharding_constraint(narrow, sharding)
-                results.append(narrow)
-            return results
-
-        return cast_leaves
-
     def _tensor_spec(self, leaf: Any) -> P:
         """Keeps splits over `tensor` whose size the engine's devices divide."""
         spec = []

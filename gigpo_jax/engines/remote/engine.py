@@ -95,6 +95,7 @@ class RemoteEngine:
 
     Attributes:
       retries: Number of requests that were repeated.
+      generated_tokens: Number of tokens of all responses so far.
       last_push: Largest bytes, seconds and probe difference (nats) that a server reported for the
         last push.
     """
@@ -132,6 +133,7 @@ class RemoteEngine:
         self._version = version
         self._stops = StopStrings(tokenizer) if tokenizer is not None else None
         self.retries = 0
+        self.generated_tokens = 0
         self.last_push: dict[str, float] = {}
         adapter = lora.detach_adapter(params)
         self._scores_files = adapter is None and scores_files(config, settings.dtype)
@@ -220,7 +222,9 @@ class RemoteEngine:
         request = self._generate_with_retries(body, params, prompt)
         response = asyncio.run_coroutine_threadsafe(request, self._loop)
         async with asyncio.timeout(REQUEST_LIMIT_S):
-            return await asyncio.wrap_future(response)
+            completion = await asyncio.wrap_future(response)
+        self.generated_tokens += completion.tokens.size
+        return completion
 
     def end_session(self, session: tuple[int, int]) -> None:
         """Tells the session's server; see `engines.base.Engine`."""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from gigpo_jax.core.errors import nearest_names
+from gigpo_jax.core.spelling import nearest_names
 
 
 def suggest_options(signature: inspect.Signature, options: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Anchor states of ALFWorld other than the raw feedback.
 
-The anchor "state" needs no feedback: `engine.game.Game.describe_state`. The anchor "belief" is what
-an agent knows after all that it saw: `expert.beliefs.Beliefs.describe`.
+The anchor "state" needs no feedback: `engine.whole_state.describe_state`. The anchor "belief" is
+what an agent knows after all that it saw: `expert.beliefs.Beliefs.describe`.
 """
 
 import re
@@ -9,6 +9,7 @@ import re
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.engine.game import NOTHING_HAPPENS, Game
+from gigpo_jax.envs.alfworld.engine.whole_state import describe_state
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 
 _TAKE = re.compile(r"You pick up the (.+?) from the .+\.")
@@ -73,7 +74,7 @@ class EpisodeAnchors:
             return self._anchor.reset(feedback) if is_first else self._anchor.step(feedback)
         if self._name == "state":
             assert isinstance(game, Game)
-            return game.describe_state()
+            return describe_state(game)
         if is_first or self._beliefs is None:
             self._beliefs = Beliefs(feedback)
         self._beliefs.update(observation)

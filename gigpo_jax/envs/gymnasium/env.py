@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gigpo_jax.core.errors import InputError, nearest_names
+from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.optional import optional_imports
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.env_bridge.base import check_split, check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS

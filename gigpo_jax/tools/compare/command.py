@@ -9,11 +9,11 @@ from gigpo_jax.core.errors import (
     InputError,
     StorageError,
     escape_controls,
-    nearest_names,
     storage_errors,
 )
 from gigpo_jax.core.files import replace_file, write_json
 from gigpo_jax.core.installation import install_command
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.tools.compare import campaign, figure, report
 from gigpo_jax.tools.compare.comparisons import (
     format_comparisons,

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.core.errors import InputError, nearest_names, storage_errors
+from gigpo_jax.core.errors import InputError, storage_errors
 from gigpo_jax.core.files import replace_file
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.tools.compare.runs import Arm
 from gigpo_jax.tools.compare.statistics import estimate_mean
 

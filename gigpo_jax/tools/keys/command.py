@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from gigpo_jax.config.keys import KEYS
-from gigpo_jax.core.errors import InputError, escape_controls, nearest_names
+from gigpo_jax.core.errors import InputError, escape_controls
 from gigpo_jax.core.settings import Setting
+from gigpo_jax.core.spelling import nearest_names
 from gigpo_jax.envs.registry import ENVIRONMENTS, INCOMING
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.tools.keys.verl_agent import translate

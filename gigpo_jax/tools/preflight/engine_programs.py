@@ -16,6 +16,7 @@ from gigpo_jax.engines.jax.engine_devices import place_engine
 from gigpo_jax.engines.jax.images import ImageRows, run_vision_tower
 from gigpo_jax.engines.jax.placement import SLOTS, parameter_mesh
 from gigpo_jax.engines.jax.programs import Programs
+from gigpo_jax.engines.jax.split_placement import SplitPlacement
 from gigpo_jax.learner.expected_tokens import FILL
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.chunk_attention import BLOCK
@@ -188,9 +189,9 @@ class AbstractPrograms(Programs):
         self.cache_shapes = self.cache
         return tokens
 
-    def localize_leaf(self, leaf: Any) -> Any:
+    def localize_leaf(self, placement: SplitPlacement, leaf: Any) -> Any:
         """The shape of this host's shards of a gathered parameter."""
-        sharding = self.placement.local_sharding(leaf)
+        sharding = placement.local_sharding(leaf)
         if sharding is None:
             return leaf
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

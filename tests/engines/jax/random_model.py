@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gigpo_jax.engines.base import SamplingParams, request_key
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.expert_config import ExpertConfig
 
 CONFIG = decoder.DecoderConfig(
@@ -102,4 +102,4 @@ def full_distributions(
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-FULL = jax.jit(lambda params, tokens: decoder.logits(CONFIG, params, tokens))
+FULL = jax.jit(lambda params, tokens: next_tokens.logits(CONFIG, params, tokens))

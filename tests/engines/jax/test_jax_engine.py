@@ -125,9 +125,13 @@ def test_another_key_gives_another_response(engine):
 
 
 def test_nothing_compiles_after_warmup(engine):
-    count = engine.compile_count
     other = weights(3)
     try:
+        # Requests with top-p and top-k have programs of their own, from the first one on.
+        run(engine.generate([1], SamplingParams(max_tokens=2, top_p=0.9)))
+        for length in (1, 48):
+            run(engine.generate([1] * length, SamplingParams(max_tokens=2)))
+        count = engine.compile_count
         with record_events() as events:
             run(*(engine.generate(p, s) for p, s in requests(17, seed=3)))
             run(engine.generate([1], SamplingParams(max_tokens=1)))
@@ -136,7 +140,8 @@ def test_nothing_compiles_after_warmup(engine):
     finally:
         engine.update_weights(weights(0), 0)
     assert [name for name in events if "compile" in name] == []
-    assert engine.compile_count == count == 2 + 2  # shapes of prompts; decoding, empty cache
+    # Shapes of prompts and decoding, twice; the empty cache.
+    assert engine.compile_count == count == 2 * (2 + 1) + 1
 
 
 def test_max_tokens_is_exact(engine):

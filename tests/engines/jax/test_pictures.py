@@ -13,7 +13,7 @@ from gigpo_jax.engines.base import SamplingParams
 from gigpo_jax.engines.jax.jax_engine import JaxEngine
 from gigpo_jax.engines.jax.programs import EngineSettings
 from gigpo_jax.engines.request import Request
-from gigpo_jax.models import decoder, decoding, qwen2_5_vl
+from gigpo_jax.models import decoding, next_tokens, qwen2_5_vl
 from gigpo_jax.models.vision.images import (
     expand_image_tokens,
     prepare_images,
@@ -88,7 +88,7 @@ def test_an_engine_in_bfloat16_on_cpus_reads_the_features_of_all_layers() -> Non
         found, _ = jax.jit(decoding.prefill, static_argnums=0)(shape, tree, cache, *inputs)
         scores.append(np.asarray(found[0], np.float32))
     expected, found = scores
-    without = decoder.logits(VL3, random_params(VL3), text[None])[0, -1]
+    without = next_tokens.logits(VL3, random_params(VL3), text[None])[0, -1]
     # bfloat16 has 8 significant bits.
     assert np.abs(found - expected).max() < 0.1 * np.abs(expected - without).max()
 

@@ -47,8 +47,7 @@ def draw(logits, temperature, top_p, top_k, count, seed=0):
         jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (count, len(logits))),
         token_keys(keys, rows(0, jnp.int32)),
         rows(temperature, jnp.float32),
-        rows(top_p, jnp.float32),
-        rows(top_k, jnp.int32),
+        (rows(top_p, jnp.float32), rows(top_k, jnp.int32)),
     )
     return tuple(map(np.asarray, draws))
 
@@ -107,18 +106,27 @@ def test_a_row_depends_on_nothing_but_itself():
     top_p = jnp.array([1.0, 0.5, 1.0, 0.7, 1.0, 0.9])
     top_k = jnp.array([0, 0, 5, -1, 1, 0])
     run = jax.jit(sample_tokens)
-    together = run(logits, token_keys(keys, jnp.arange(6)), temperature, top_p, top_k)
+    together = run(logits, token_keys(keys, jnp.arange(6)), temperature, (top_p, top_k))
     for row in range(6):
         pick = slice(row, row + 1)
         alone = run(
             logits[pick],
             token_keys(keys[pick], jnp.arange(6)[pick]),
             temperature[pick],
-            top_p[pick],
-            top_k[pick],
+            (top_p[pick], top_k[pick]),
         )
         assert alone[0][0] == together[0][row]
         np.testing.assert_allclose(alone[1][0], together[1][row], atol=1e-6)
+
+
+def test_programs_without_cuts_give_what_rows_that_keep_all_tokens_get():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(6, 300)) * 9, jnp.float32)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(0), 6))
+    arguments = logits, token_keys(keys, jnp.arange(6)), jnp.array([1.0, 0.0, 0.5, 1.0, 2.0, 1.0])
+    cuts = jnp.ones(6), jnp.array([0, -1, 0, 0, 0, 0])
+    run = jax.jit(sample_tokens)
+    for plain, cut in zip(run(*arguments), run(*arguments, cuts), strict=True):
+        np.testing.assert_array_equal(plain, cut)
 
 
 def test_temperature_zero_is_greedy_and_reports_the_plain_distribution():
@@ -140,10 +148,10 @@ def test_temperature_zero_takes_the_first_of_the_likeliest_of_any_block(likelies
 def test_ties_with_the_last_kept_token_are_kept():
     logits = jnp.array([[2.0, 1.0, 1.0, 1.0, 0.0]])
     one = jnp.ones((1,))
-    scores, _ = process_logits(logits, one, one, jnp.array([2]))
+    scores, _ = process_logits(logits, one, (one, jnp.array([2])))
     assert np.isfinite(np.asarray(scores)).tolist() == [[True, True, True, True, False]]
     scores, _ = process_logits(
-        logits, one, one * 0.5, jnp.array([0])
+        logits, one, (one * 0.5, jnp.array([0]))
     )  # 0.43 alone, so the tied three come in
     assert np.isfinite(np.asarray(scores)).tolist() == [[True, True, True, True, False]]
 
@@ -203,7 +211,7 @@ def test_only_kept_tokens_are_drawn_from_a_large_vocabulary(top_p: float, top_k:
     rows = 32
     logits = np.random.default_rng(1).normal(size=vocabulary).astype(np.float32) * 5
     one = jnp.ones((1,))
-    scores = jax.jit(process_logits)(logits[None], one, one * top_p, jnp.array([top_k]))[0]
+    scores = jax.jit(process_logits)(logits[None], one, (one * top_p, jnp.array([top_k])))[0]
     weights = np.exp(np.asarray(scores[0]))
     assert 0 < np.sum(weights > 0) < 20_000
     blocks = np.asarray(jax.jit(lambda x: jnp.cumsum(x))(weights.reshape(-1, 128).sum(-1)))

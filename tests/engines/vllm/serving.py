@@ -25,7 +25,7 @@ from gigpo_jax.engines.remote.weight_store import WeightStore
 from gigpo_jax.engines.vllm.launch import ServerProcess, VllmSettings, free_ports
 from gigpo_jax.engines.vllm.server import VllmServer
 from gigpo_jax.engines.vllm.worker.extension import tokenizer_fingerprint
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.rollout import remote_engines
 
@@ -237,7 +237,7 @@ def learner_distributions(
 def _scores(
     config: decoder.DecoderConfig, params: decoder.Params, tokens: jax.Array, temperature: float
 ) -> jax.Array:
-    return jax.nn.log_softmax(decoder.logits(config, params, tokens)[0] / temperature)
+    return jax.nn.log_softmax(next_tokens.logits(config, params, tokens)[0] / temperature)
 
 
 def in_process(

@@ -23,9 +23,9 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def twin(game: Game) -> Game:
     """The same state, in a game of its own."""
     copy = Game(game.file)
-    copy._state = set(game._state)
+    copy.state = set(game.state)
     copy._held = list(game._held)
-    copy._place = game._place
+    copy.place = game.place
     copy._contents = {receptacle: list(things) for receptacle, things in game._contents.items()}
     copy.admissible = game.admissible
     copy._won = game._won
@@ -46,7 +46,7 @@ def searched(game: Game) -> int | None:
                     continue
                 successor = twin(state)
                 successor.step(command)
-                key = frozenset(successor._state)
+                key = frozenset(successor.state)
                 if key not in visited:
                     visited.add(key)
                     following.append(successor)

@@ -18,7 +18,7 @@ from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.methods.opd.advantages import distillation_advantages
 from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
@@ -135,7 +135,7 @@ def test_the_teacher_scores_the_tokens_that_the_policy_sampled(
         prompt = step.turn.prompt_tokens
         response = step.turn.response_tokens
         row = jnp.asarray(np.concatenate([prompt, response]))[None]
-        logits = decoder.logits(shape, random_params(shape, 5), row)[0] / 0.7
+        logits = next_tokens.logits(shape, random_params(shape, 5), row)[0] / 0.7
         logprob = jax.nn.log_softmax(logits)[len(prompt) - 1 : -1]
         want = jnp.take_along_axis(logprob, jnp.asarray(response)[:, None], 1)[:, 0]
         np.testing.assert_allclose(score, want, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from gigpo_jax.learner.packing import make_minibatches
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.methods.oprl.preferences import make_slope_update, pair_slopes
-from gigpo_jax.models import decoder
+from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.rl.optimizer import Optimizer
 from gigpo_jax.rl.train_step import init_state
 from tests.models.shapes import random_params
@@ -63,7 +63,7 @@ def test_the_update_is_a_step_along_the_gradient_of_the_pairs() -> None:
 
     def ratios(params: decoder.Params) -> jax.Array:
         def score(params: decoder.Params) -> jax.Array:
-            logits = decoder.logits(SHAPE, params, tokens[:, :-1])[:, 5:] / TEMPERATURE
+            logits = next_tokens.logits(SHAPE, params, tokens[:, :-1])[:, 5:] / TEMPERATURE
             chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 6:, None], -1)
             return chosen.sum((1, 2))
 

@@ -13,7 +13,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import SamplingParams, request_key
 from gigpo_jax.engines.jax.jax_engine import EngineSettings, JaxEngine
-from gigpo_jax.models import decoder, decoding, lora
+from gigpo_jax.models import decoder, decoding, lora, next_tokens
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunk_cache import copy_chunks
 from gigpo_jax.models.chunks import extend
@@ -36,7 +36,7 @@ SETTINGS = EngineSettings(
     slots=3, max_length=48, prefill_buckets=(48,), prefill_rows=(2,), decode_steps=4
 )
 ADAPTER = lora.LoraConfig(4, 8.0)
-SCORE = jax.jit(functools.partial(decoder.logits, CONFIG))
+SCORE = jax.jit(functools.partial(next_tokens.logits, CONFIG))
 
 
 def greedy_texts(params: Params, start: int) -> np.ndarray:
@@ -320,7 +320,7 @@ def test_layers_differ_by_kind() -> None:
     other = dataclasses.replace(
         CONFIG, layer_types=(FULL, *CONFIG.layer_types[:2], CONFIG.layer_types[3])
     )
-    scores = jax.jit(functools.partial(decoder.logits, other))(PARAMS, TOKENS)
+    scores = jax.jit(functools.partial(next_tokens.logits, other))(PARAMS, TOKENS)
     difference = np.abs(scores - SCORE(PARAMS, TOKENS))
     assert difference.max() > 0.1
 

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.samples import step_samples
-from gigpo_jax.models import decoder
+from gigpo_jax.models import next_tokens
 from gigpo_jax.modes.model_folder import fresh_policy
 from gigpo_jax.tools.credit.gradients import WIDTH, fold_array, group_gradients
 from tests.learner.test_token_logprobs import pad_texts, small, step
@@ -45,7 +45,7 @@ def test_inner_products_of_sketches_are_those_of_the_gradients() -> None:
     @jax.jit
     def differentiate(params, weight):
         def objective(params):
-            logits = decoder.logits(policy.config, params, texts)[:, :-1] / 0.7
+            logits = next_tokens.logits(policy.config, params, texts)[:, :-1] / 0.7
             found = jnp.take_along_axis(jax.nn.log_softmax(logits), texts[:, 1:, None], -1)
             return (weight * found[..., 0]).sum()
 

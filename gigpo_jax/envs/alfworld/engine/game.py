@@ -49,11 +49,18 @@ class Game:
     Args:
       game: Path of a `game.tw-pddl` or of its folder, or a `GameFile`, which games may share.
 
+    Attributes:
+      state: Facts that hold now and can change.
+      deleted_contents: Deleted facts IN, the official engine's not_inreceptacle: `look` lists by
+        them.
+      place: Location of the agent.
+      admissible: Admissible commands, sorted.
+
     Raises:
       InputError: this engine cannot play the file.
     """
 
-    admissible: tuple[str, ...]  # sorted
+    admissible: tuple[str, ...]
     _won: bool
 
     def __init__(self, game: str | os.PathLike[str] | GameFile) -> None:
@@ -65,27 +72,14 @@ class Game:
         # Only metrics and rewards of regret need it.
         from gigpo_jax.envs.alfworld.engine.remaining import count_remaining
 
-        return count_remaining(self.file, self._state, self._contents, self._held, self._place)
-
-    def describe_state(self) -> str:
-        """Describes the place and all changes since the start.
-
-        Equal texts of one game have equal futures: the same commands lead to the same admissible
-        commands, feedback and rewards.
-        """
-        from gigpo_jax.envs.alfworld.engine.whole_state import describe_changes
-
-        receptacles = self.file.beside.get(self._place, ())
-        place = _join_words([self.file.names[receptacle] for receptacle in receptacles])
-        changes = describe_changes(self.file, self._state, self._deleted_contents)
-        return "\n".join((f"at {place or 'the start'}", *changes))
+        return count_remaining(self.file, self.state, self._contents, self._held, self.place)
 
     def reset(self) -> GameStep:
         """Restarts the game; its text has room and task."""
         self._restart()
         file = self.file
         # A game may begin in front of a receptacle; generated ones never do.
-        if self._place in file.beside:
+        if self.place in file.beside:
             surroundings = self._describe_surroundings()
         else:
             surroundings = f"{_MIDDLE}{self._list_things(sorted(file.location))}."
@@ -106,22 +100,21 @@ class Game:
         # The other actions (examine, look, inventory, help) change nothing.
         if action < f.EXAMINE:
             self.admissible = self._list_commands()
-            self._won = self.file.goal.holds(self._state)
+            self._won = self.file.goal.holds(self.state)
         return GameStep(feedback, self.admissible, float(self._won), self._won, self._won)
 
     def _restart(self) -> None:
         file = self.file
-        self._state = set(file.state)
+        self.state = set(file.state)
         self._contents = {
             receptacle: list(objects) for receptacle, objects in file.contents.items()
         }
         # Copies: games share the file, which never changes.
         self._held = list(file.held)
-        self._place = file.start
-        # Deleted facts IN, the official engine's not_inreceptacle: `look` lists by them.
-        self._deleted_contents: set[int] = set()
+        self.place = file.start
+        self.deleted_contents: set[int] = set()
         self.admissible = self._list_commands()
-        self._won = file.goal.holds(self._state)
+        self._won = file.goal.holds(self.state)
 
     # Admissible commands
 
@@ -130,13 +123,13 @@ class Game:
         # before or after them in the alphabet: only these few are sorted at every step.
         early_commands: list[str] = []  # clean, close, cool, examine
         late_commands = ["help", "inventory", "look"]
-        for receptacle in self.file.beside.get(self._place, ()):
+        for receptacle in self.file.beside.get(self.place, ()):
             self._add_receptacle_commands(receptacle, early_commands, late_commands)
         self._add_hand_commands(early_commands, late_commands)
         return (
             # Sets: an object in two receptacles at one place gives the same command twice.
             *sorted(set(early_commands)),
-            *self.file.list_go_commands(self._place),
+            *self.file.list_go_commands(self.place),
             *sorted(set(late_commands)),
         )
 
@@ -148,14 +141,14 @@ class Game:
         contents = self._contents.get(receptacle, ())
         has_door = receptacle in file.openable
         early_commands.append(make_command(f.EXAMINE, receptacle))
-        if has_door and f.encode_fact(f.OPENED, receptacle) not in self._state:
+        if has_door and f.encode_fact(f.OPENED, receptacle) not in self.state:
             late_commands.append(make_command(f.OPEN, receptacle))
         else:
             if has_door:
                 early_commands.append(make_command(f.CLOSE, receptacle))
             # The rule tests this fact, which any move deletes, even with a second object in the
             # hand.
-            if f.encode_fact(f.HOLDS_ANY, file.agent) not in self._state:
+            if f.encode_fact(f.HOLDS_ANY, file.agent) not in self.state:
                 for thing in contents:
                     if thing in file.pickupable:
                         late_commands.append(make_command(f.TAKE, thing, receptacle))
@@ -184,37 +177,37 @@ class Game:
                     late_commands.append(file.make_command(f.SLICE, food, thing))
 
     def _is_here(self, thing: int) -> bool:
-        return f.encode_fact(f.OBJECT_AT, thing, self._place) in self._state
+        return f.encode_fact(f.OBJECT_AT, thing, self.place) in self.state
 
     # Effects and feedback of actions, which are admissible when these are called
 
     def _go(self, receptacle: int, _: int) -> str:
         agent = self.file.agent
-        self._state.discard(f.encode_fact(f.AT, agent, self._place))
-        self._place = self.file.location[receptacle]
-        self._state.add(f.encode_fact(f.AT, agent, self._place))
+        self.state.discard(f.encode_fact(f.AT, agent, self.place))
+        self.place = self.file.location[receptacle]
+        self.state.add(f.encode_fact(f.AT, agent, self.place))
         return (
             f"You arrive at {self.file.names[receptacle]}. {self._describe_receptacle(receptacle)}"
         )
 
     def _open(self, receptacle: int, _: int) -> str:
-        self._state.add(f.encode_fact(f.OPENED, receptacle))
+        self.state.add(f.encode_fact(f.OPENED, receptacle))
         return (
             f"You open the {self.file.names[receptacle]}. {self._describe_receptacle(receptacle)}"
         )
 
     def _close(self, receptacle: int, _: int) -> str:
-        self._state.discard(f.encode_fact(f.OPENED, receptacle))
+        self.state.discard(f.encode_fact(f.OPENED, receptacle))
         return f"You close the {self.file.names[receptacle]}."
 
     def _take(self, thing: int, receptacle: int) -> str:
         file = self.file
         inside = f.encode_fact(f.IN, thing, receptacle)
-        self._state -= {inside, f.encode_fact(f.OBJECT_AT, thing, self._place)}
-        self._state |= self._encode_holding(thing)
+        self.state -= {inside, f.encode_fact(f.OBJECT_AT, thing, self.place)}
+        self.state |= self._encode_holding(thing)
         # `not_inreceptacle` of the official engine: only a move back into this receptacle deletes
         # it.
-        self._deleted_contents.add(inside)
+        self.deleted_contents.add(inside)
         self._contents[receptacle].remove(thing)
         if thing not in self._held:
             insort(self._held, thing)
@@ -223,9 +216,9 @@ class Game:
     def _move(self, thing: int, receptacle: int) -> str:
         file = self.file
         inside = f.encode_fact(f.IN, thing, receptacle)
-        self._state -= self._encode_holding(thing)
-        self._state |= {inside, f.encode_fact(f.OBJECT_AT, thing, self._place)}
-        self._deleted_contents.discard(inside)
+        self.state -= self._encode_holding(thing)
+        self.state |= {inside, f.encode_fact(f.OBJECT_AT, thing, self.place)}
+        self.deleted_contents.discard(inside)
         self._held.remove(thing)
         contents = self._contents.setdefault(receptacle, [])
         # In downloaded games an object can be in two receptacles, and in the hand as well.
@@ -238,26 +231,26 @@ class Game:
         return {f.encode_fact(f.HOLDS, agent, thing), f.encode_fact(f.HOLDS_ANY, agent)}
 
     def _clean(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.encode_fact(f.IS_CLEAN, thing))
+        self.state.add(f.encode_fact(f.IS_CLEAN, thing))
         return f"You clean the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _heat(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.encode_fact(f.IS_HOT, thing))
-        self._state.discard(f.encode_fact(f.IS_COOL, thing))
+        self.state.add(f.encode_fact(f.IS_HOT, thing))
+        self.state.discard(f.encode_fact(f.IS_COOL, thing))
         return f"You heat the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _cool(self, thing: int, receptacle: int) -> str:
-        self._state.add(f.encode_fact(f.IS_COOL, thing))
-        self._state.discard(f.encode_fact(f.IS_HOT, thing))
+        self.state.add(f.encode_fact(f.IS_COOL, thing))
+        self.state.discard(f.encode_fact(f.IS_HOT, thing))
         return f"You cool the {self.file.names[thing]} using the {self.file.names[receptacle]}."
 
     def _use(self, thing: int, _: int) -> str:
         # Using it again changes ISON of the domain, which no text tests: a lamp is never off.
-        self._state.add(f.encode_fact(f.TOGGLED, thing))
+        self.state.add(f.encode_fact(f.TOGGLED, thing))
         return f"You turn on the {self.file.names[thing]}."
 
     def _slice(self, thing: int, knife: int) -> str:
-        self._state.add(f.encode_fact(f.SLICED, thing))
+        self.state.add(f.encode_fact(f.SLICED, thing))
         return f"You sliced the {self.file.names[thing]} with the {self.file.names[knife]}."
 
     def _examine(self, thing: int, _: int) -> str:
@@ -267,7 +260,7 @@ class Game:
 
     def _check_inventory(self, _: int, __: int) -> str:
         agent = self.file.agent
-        if f.encode_fact(f.HOLDS_ANY, agent) not in self._state:
+        if f.encode_fact(f.HOLDS_ANY, agent) not in self.state:
             return "You are not carrying anything."
         return f"You are carrying: {self._list_things(self._held)}."
 
@@ -280,12 +273,12 @@ class Game:
 
     def _describe_surroundings(self, *_: int) -> str:
         file = self.file
-        receptacles = file.beside.get(self._place)
+        receptacles = file.beside.get(self.place)
         if receptacles is None:
             return f"{_MIDDLE}nothing."
-        facing = _join_words([file.names[receptacle] for receptacle in receptacles])
+        facing = join_words([file.names[receptacle] for receptacle in receptacles])
         strays = []
-        for fact in sorted(self._deleted_contents):
+        for fact in sorted(self.deleted_contents):
             thing = f.get_first(fact)
             # Taken from a receptacle here, and put into another one here.
             if f.get_second(fact) in receptacles and self._is_here(thing):
@@ -296,7 +289,7 @@ class Game:
         name = self.file.names[receptacle]
         if receptacle not in self.file.openable:
             introduction = f"On the {name}, you see"
-        elif f.encode_fact(f.OPENED, receptacle) in self._state:
+        elif f.encode_fact(f.OPENED, receptacle) in self.state:
             introduction = f"The {name} is open. In it, you see"
         else:
             return f"The {name} is closed."
@@ -309,7 +302,7 @@ class Game:
             # From the start of the game: no rule of the domain changes what is inside an object.
             contents = [content for content in file.inside.get(thing, ()) if content != thing]
             return f"This is a normal {name}. In it, you see {self._list_things(contents)}."
-        is_sliced = f.encode_fact(f.SLICED, thing) in self._state
+        is_sliced = f.encode_fact(f.SLICED, thing) in self.state
         adjectives = self._list_adjectives(thing)
         if adjectives and is_sliced:
             return f"This is a {' and '.join(adjectives)} sliced {name}."
@@ -317,7 +310,7 @@ class Game:
             return f"This is a cold {name}."  # the word differs where nothing else is said
         if adjectives:
             return f"This is a {' and '.join(adjectives)} {name}."
-        if thing in file.toggleable and f.encode_fact(f.TOGGLED, thing) in self._state:
+        if thing in file.toggleable and f.encode_fact(f.TOGGLED, thing) in self.state:
             return f"This {name} is on."
         if thing in file.sliceable and is_sliced:
             return f"This is a sliced {name}."
@@ -325,19 +318,20 @@ class Game:
 
     def _list_adjectives(self, thing: int) -> list[str]:
         adjectives = []
-        if f.encode_fact(f.IS_HOT, thing) in self._state:
+        if f.encode_fact(f.IS_HOT, thing) in self.state:
             adjectives.append("hot")
-        elif f.encode_fact(f.IS_COOL, thing) in self._state:
+        elif f.encode_fact(f.IS_COOL, thing) in self.state:
             adjectives.append("cool")
-        if f.encode_fact(f.IS_CLEAN, thing) in self._state:
+        if f.encode_fact(f.IS_CLEAN, thing) in self.state:
             adjectives.append("clean")
         return adjectives
 
     def _list_things(self, things: Iterable[int]) -> str:
-        return _join_words([f"a {self.file.names[thing]}" for thing in things]) or "nothing"
+        return join_words([f"a {self.file.names[thing]}" for thing in things]) or "nothing"
 
 
-def _join_words(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
+    """Lists words as the games do: "a, b, and c"."""
     if not words:
         return ""
     if len(words) == 1:

@@ -1,11 +1,9 @@
 """The whole state of a game in words, for `env.anchor=state`."""
 
-from collections.abc import Set
-
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.game_file import GameFile
+from gigpo_jax.envs.alfworld.engine.game import Game, join_words
 
-# Words of the facts in `describe_changes`. The place stands there by name.
+# Words of the facts in `describe_state`. The place stands there by name.
 _STATE_WORDS = {
     f.OBJECT_AT: "at",
     f.OPENED: "open",
@@ -21,19 +19,24 @@ _STATE_WORDS = {
 _BINARY_PREDICATES = frozenset((f.OBJECT_AT, f.IN, f.HOLDS))
 
 
-def describe_changes(file: GameFile, state: Set[int], deleted_contents: Set[int]) -> list[str]:
-    """Describes all changes since the start, a line each; see `Game.describe_state`."""
+def describe_state(game: Game) -> str:
+    """Describes the place and all changes since the start, a line each.
+
+    Equal texts of one game have equal futures: the same commands lead to the same admissible
+    commands, feedback and rewards.
+    """
+    file = game.file
+    place = join_words([file.names[receptacle] for receptacle in file.beside.get(game.place, ())])
+    lines = [f"at {place or 'the start'}"]
     # Deleted facts IN stay deleted for `look` where an object went through a third receptacle.
-    facts = (state ^ file.state) | deleted_contents
-    lines = []
-    for fact in sorted(facts):
+    for fact in sorted((game.state ^ file.state) | game.deleted_contents):
         predicate = _STATE_WORDS.get(f.get_predicate(fact))
         if predicate is None:
             continue
         words = [predicate, file.names[f.get_first(fact)]]
         if f.get_predicate(fact) in _BINARY_PREDICATES:
             words.append(file.names[f.get_second(fact)])
-        if fact not in state:
+        if fact not in game.state:
             words.insert(0, "not")
         lines.append(" ".join(words))
-    return lines
+    return "\n".join(lines)
