@@ -15,8 +15,9 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.env_bridge.base import check_fractions, check_whole
+from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.instructions import Instruct
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
 from gigpo_jax.envs.entry_types import Environment, Option, StatedBeliefs

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.games import RANDOM_FRACTION_OPTION

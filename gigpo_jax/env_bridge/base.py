@@ -3,7 +3,7 @@
 `experts` and `harnesses` have the Protocols of experts and of agent programs.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gigpo_jax.core.errors import InputError
@@ -42,23 +42,6 @@ class TextEnv(Protocol):
 
     def close(self) -> None:
         """Frees its resources."""
-
-
-def check_split(split: str, splits: Collection[str]) -> None:
-    """Raises InputError for a split that an environment lacks."""
-    if split not in splits:
-        raise InputError(
-            f"this environment has the splits {', '.join(splits)}",
-            key="config.env.split",
-            value=repr(split),
-        )
-
-
-def check_fractions(**fractions: float) -> None:
-    """Raises InputError unless all values are probabilities."""
-    for key, fraction in fractions.items():
-        if not 0.0 <= fraction <= 1.0:
-            raise InputError("must be a probability between 0 and 1", key=key, value=repr(fraction))
 
 
 def check_whole(

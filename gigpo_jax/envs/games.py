@@ -14,7 +14,8 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.settings import Rule
-from gigpo_jax.env_bridge.base import check_fractions, check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_fractions, check_split
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import IMAGE, EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.entry_types import Option

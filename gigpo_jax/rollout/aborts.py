@@ -1,9 +1,8 @@
-"""What becomes of a rollout with aborted episodes."""
+"""What is said about aborted episodes."""
 
 import re
 from collections import Counter
 
-from gigpo_jax.rollout.rollout import TooManyAborted
 from gigpo_jax.run import report
 from gigpo_jax.trajectory import Trajectory
 
@@ -11,18 +10,12 @@ from gigpo_jax.trajectory import Trajectory
 _DETAIL = re.compile(r"\d+|'[^']*'|\"[^\"]*\"")
 
 
-def check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:
-    """Checks that not too many episodes were aborted.
-
-    Raises:
-      TooManyAborted: more than this fraction of the episodes were aborted.
-    """
-    if reasons.total() > max_fraction * episodes:
-        frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        raise TooManyAborted(
-            f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: "
-            f"{frequent}"
-        )
+def describe_aborts(reasons: Counter[str], episodes: int) -> str:
+    """Describes the aborted episodes of a rollout that cannot continue, in one line."""
+    frequent = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    return (
+        f"{reasons.total()} of {episodes} episodes were aborted, too many to continue: {frequent}"
+    )
 
 
 def report_abort(trajectory: Trajectory, reported_kinds: set[str]) -> None:

@@ -152,9 +152,10 @@ class _RolloutState:
         if settings.trials > 1:
             from gigpo_jax.rollout.trials import play_trials
 
-            trials = await play_trials(job, runner, pool)
+            play = functools.partial(_play_trial, runner=runner, pool=pool)
+            trials = await play_trials(job, settings.trials, play)
         else:
-            trials = [await play_trial(job, runner, pool)]
+            trials = [await _play_trial(job, runner, pool)]
         # Before `end_early`, which cancels the members that have no entry. No await follows until
         # the end: one member alone sees the group complete, and replaces it.
         group.episodes[member] = tuple(trials)
@@ -162,9 +163,10 @@ class _RolloutState:
             self.abort_reasons[trials[-1].reason] += 1
             # Replacements count too: the fraction is of all episodes that were started.
             episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
-            from gigpo_jax.rollout.aborts import check_aborted
+            if self.abort_reasons.total() > settings.max_aborted_fraction * episodes:
+                from gigpo_jax.rollout.aborts import describe_aborts
 
-            check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
+                raise TooManyAborted(describe_aborts(self.abort_reasons, episodes))
         ends = self.job.ends
         if ends is not None:
             ends.end_early(group)
@@ -185,7 +187,7 @@ class _RolloutState:
             self._start_episodes(place, group, pasts)
 
 
-async def play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
+async def _play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:
     """Plays a trial, and an aborted one once more with the same keys.
 
     If a process had failed, the second attempt gives the episode of an undisturbed run.

@@ -36,7 +36,7 @@ def sample_text(rollouts: Rollouts) -> str:
         if step.pictures:
             from gigpo_jax.rollout.saved_pictures import picture_lines
 
-            lines += picture_lines(step, picture_numbers)
+            lines += picture_lines(step.pictures, step.anchor, picture_numbers, PICTURES)
         lines += [
             "Response" if step.valid else "Response (invalid)",
             "",

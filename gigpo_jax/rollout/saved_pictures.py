@@ -1,12 +1,10 @@
 """Pictures of saved rollouts, and of the sample that loggers show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gigpo_jax.core.png import encode_png, png_size
 from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.models.vision.images import restore_pixels
-from gigpo_jax.rollout.record import SavedStep
-from gigpo_jax.rollout.sample import PICTURES
 from gigpo_jax.run.loggers.loggers import as_code_block
 from gigpo_jax.trajectory import Turn
 
@@ -28,10 +26,12 @@ def encode_pictures(turn: Turn, png_files: dict[bytes, bytes]) -> tuple[bytes, .
     return tuple(png_files[image.digest] for image in shown_images)
 
 
-def picture_lines(step: SavedStep, numbers: Iterator[int]) -> list[str]:
-    """Returns the numbers and sizes of a step's pictures, and its state, as Markdown."""
+def picture_lines(
+    pictures: Sequence[bytes], anchor: str, numbers: Iterator[int], name: str
+) -> list[str]:
+    """Returns the sizes of a step's pictures, which loggers have under `name`, and its state."""
     lines = []
-    for picture, number in zip(step.pictures, numbers):
+    for picture, number in zip(pictures, numbers):
         height, width = png_size(picture)
-        lines += [f"Picture {number} of `{PICTURES}`, {width} x {height} pixels", ""]
-    return [*lines, "Anchor state", "", as_code_block(step.anchor), ""]
+        lines += [f"Picture {number} of `{name}`, {width} x {height} pixels", ""]
+    return [*lines, "Anchor state", "", as_code_block(anchor), ""]

@@ -13,7 +13,8 @@ from gigpo_jax.env_bridge.base import check_whole
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.alfworld.data.game_folder import GAME_FILE, find_data, list_games
 from gigpo_jax.envs.alfworld.engine.game import Game, GameStep
-from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.game_file import GameFile
+from gigpo_jax.envs.alfworld.engine.load_game import load_game
 from gigpo_jax.envs.alfworld.tasks import extract_task
 
 if TYPE_CHECKING:

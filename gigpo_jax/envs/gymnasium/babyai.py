@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs.gymnasium.env import GymnasiumEnv

@@ -14,7 +14,8 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.core.spelling import nearest_names
-from gigpo_jax.env_bridge.base import check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_split
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS
 from gigpo_jax.envs.gymnasium.renderers import find_renderer

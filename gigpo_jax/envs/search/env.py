@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_split
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.search.actions import split_action

@@ -11,7 +11,8 @@ import json
 from collections.abc import Generator, Sequence
 
 from gigpo_jax.core.errors import InputError, escape_controls
-from gigpo_jax.env_bridge.base import check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_split
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.games import SPLITS, draw_for_split
 from gigpo_jax.envs.shell.sandbox.client import (

@@ -3,7 +3,7 @@
 import random
 import re
 
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.shell.tasks import ANSWER, FAULTS, SCRIPT
 

@@ -15,7 +15,8 @@ from typing import Any
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.env_bridge.actions import parse_tagged
-from gigpo_jax.env_bridge.base import check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_split
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepError, StepResult, Task
 from gigpo_jax.envs import background
 from gigpo_jax.envs.tool_calls import (

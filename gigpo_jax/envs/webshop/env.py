@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_split, check_whole
+from gigpo_jax.env_bridge.base import check_whole
+from gigpo_jax.env_bridge.option_checks import check_split
 from gigpo_jax.env_bridge.paths import expand_path
 from gigpo_jax.env_bridge.types import EnvError, Observation, StepResult, Task
 from gigpo_jax.envs.webshop.catalogue.catalogue import Catalogue, open_catalogue

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.engine.game import NOTHING_HAPPENS
-from gigpo_jax.envs.alfworld.engine.game_file import load_game
+from gigpo_jax.envs.alfworld.engine.load_game import load_game
 from tests.envs.alfworld.differential import write_game
 from tests.envs.alfworld.rooms import APPLE_WALK, ROOM, WALK
 

@@ -7,7 +7,7 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Observation, Task
-from gigpo_jax.envs.alfworld.engine.game_file import load_game
+from gigpo_jax.envs.alfworld.engine.load_game import load_game
 from gigpo_jax.envs.alfworld.env import AlfworldEnv, make
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
 from gigpo_jax.envs.alfworld.expert.demonstrator import Demonstrator

@@ -9,9 +9,9 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld import Game
 from gigpo_jax.envs.alfworld.data.package import read_package
-from gigpo_jax.envs.alfworld.engine.game_file import load_game
 from gigpo_jax.envs.alfworld.engine.help_text import HELP
 from gigpo_jax.envs.alfworld.engine.known_rules import check_domain, split_task
+from gigpo_jax.envs.alfworld.engine.load_game import load_game
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Expression, parse_expression
 from gigpo_jax.envs.alfworld.tasks import TASK_TYPES, Goal

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gigpo_jax.envs.alfworld.engine import game_file
-from gigpo_jax.envs.alfworld.engine.game_file import TABLES_FILE, GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.game_file import GameFile
+from gigpo_jax.envs.alfworld.engine.load_game import TABLES_FILE, load_game
 from gigpo_jax.envs.alfworld.engine.pddl_game import read_game
 from tests.envs.alfworld.generated import full, small
 

@@ -18,7 +18,7 @@ from gigpo_jax.envs.alfworld.data.game_folder import (
     hash_games,
 )
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize, make_room_size
-from gigpo_jax.envs.alfworld.engine.game_file import TABLES_FILE
+from gigpo_jax.envs.alfworld.engine.load_game import TABLES_FILE
 from gigpo_jax.envs.alfworld.tasks import MANIFEST, TASK_TYPES
 
 _OTHER = "choose another folder"

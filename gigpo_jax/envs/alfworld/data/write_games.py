@@ -17,7 +17,8 @@ from gigpo_jax.envs.alfworld.data.game_folder import (
 from gigpo_jax.envs.alfworld.data.package import Package, read_package
 from gigpo_jax.envs.alfworld.data.room import FurnishedRoom, make_problem
 from gigpo_jax.envs.alfworld.data.room_size import RoomSize
-from gigpo_jax.envs.alfworld.engine.game_file import TABLES_FILE, format_tables
+from gigpo_jax.envs.alfworld.engine.game_file import format_tables
+from gigpo_jax.envs.alfworld.engine.load_game import TABLES_FILE
 from gigpo_jax.envs.alfworld.engine.pddl_game import read_game
 from gigpo_jax.envs.alfworld.tasks import MANIFEST
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gigpo_jax.envs.alfworld.engine import facts as f
-from gigpo_jax.envs.alfworld.engine.game_file import GameFile, load_game
+from gigpo_jax.envs.alfworld.engine.game_file import GameFile
+from gigpo_jax.envs.alfworld.engine.load_game import load_game
 
 NOTHING_HAPPENS = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"

@@ -5,18 +5,13 @@ Things are numbered in the order of their ids, which is the order of the officia
 
 import hashlib
 import json
-import os
 from collections.abc import Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from gigpo_jax.core.errors import InputError
 from gigpo_jax.envs.alfworld.engine import facts as f
 
 Term = frozenset[int]  # facts that must hold together
-MAX_BYTES = 64 << 20  # genuine games have under 1 MB
-TABLES_FILE = "tables.json"  # beside a generated game: what its PDDL says
 VERSION = b"gigpo tables 1"  # raise it whenever the PDDL of a game gives other tables
 # The attributes of `GameFile` that are sets, and those that map a thing to a tuple of things.
 _SETS = (
@@ -125,44 +120,6 @@ class GameFile:
         return commands
 
 
-def load_game(path: str | os.PathLike[str]) -> GameFile:
-    """Reads one game: from its tables file, or checked from its PDDL.
-
-    Args:
-      path: A `game.tw-pddl`, or the folder that holds it.
-
-    Raises:
-      InputError: the file is broken, has another domain, grammar or kind of goal, or a goal that
-        cannot be reached.
-    """
-    name = os.fspath(path)
-    if os.path.isdir(name):
-        name = os.path.join(name, "game.tw-pddl")
-    try:
-        with open(name, "rb") as file:
-            # One byte more than allowed: a size from `stat` could change until the file is read.
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"cannot read the game ({error.strerror})",
-            key=name,
-            fix="give the path of a game.tw-pddl",
-        ) from None
-    if len(content) > MAX_BYTES:
-        raise InputError(f"no ALFWorld game is larger than {MAX_BYTES >> 20} MB", key=name)
-    try:
-        digest, _, tables = Path(name).with_name(TABLES_FILE).read_bytes().partition(b"\n")
-    except OSError:
-        digest = tables = b""
-    # The digest is of both files: tables of an edited game, and edited tables, are not used.
-    if digest == _hash_files(content, tables):
-        return _parse_tables(tables)
-    # Genuine games have no tables.
-    from gigpo_jax.envs.alfworld.engine.pddl_game import read_game
-
-    return read_game(content, name)
-
-
 def format_tables(game: GameFile, content: bytes) -> bytes:
     """Writes the tables file of a game; `content` is its `game.tw-pddl`."""
     tables: dict[str, Any] = {
@@ -178,10 +135,11 @@ def format_tables(game: GameFile, content: bytes) -> bytes:
         **{name: list(getattr(game, name).items()) for name in _GROUPS},
     }
     text = json.dumps(tables).encode()
-    return _hash_files(content, text) + b"\n" + text
+    return hash_files(content, text) + b"\n" + text
 
 
-def _parse_tables(text: bytes) -> GameFile:
+def parse_tables(text: bytes) -> GameFile:
+    """Reads the tables of a game."""
     tables = json.loads(text)
     needs = tables.pop("needs")
     for name in _SETS:
@@ -200,7 +158,7 @@ def _parse_tables(text: bytes) -> GameFile:
     )
 
 
-def _hash_files(content: bytes, tables: bytes) -> bytes:
+def hash_files(content: bytes, tables: bytes) -> bytes:
     """Hashes a game and its tables."""
     digest = hashlib.blake2b(content, digest_size=16, person=VERSION)
     digest.update(tables)

@@ -49,7 +49,7 @@ def read_game(content: bytes, path: str) -> GameFile:
     task = split_task(texts["grammar"], path)
     try:
         problem = parse_problem(texts["pddl_problem"], path)
-        reader = _Reader(problem, path)
+        reader = _ProblemReader(problem, path)
         game = reader.read_tables(task)
         goal = read_goal(problem.goal)
     except RecursionError:
@@ -84,7 +84,7 @@ def _read_json(content: bytes, path: str) -> dict[str, Any]:
     return game
 
 
-class _Reader:
+class _ProblemReader:
     """Reads the tables of a problem, whose things it numbers."""
 
     def __init__(self, problem: Problem, path: str) -> None:

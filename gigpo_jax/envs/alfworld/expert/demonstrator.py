@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import get_type
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert

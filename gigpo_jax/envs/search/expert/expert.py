@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 
 MAX_STEPS = 4  # turns of an episode; the last one is an answer

@@ -2,7 +2,7 @@
 
 import random
 
-from gigpo_jax.env_bridge.base import check_fractions
+from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.webshop.env import SEARCH
 from gigpo_jax.envs.webshop.expert.expert import ShopExpert
