@@ -11,7 +11,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-MOST_LINES = 20_060  # 47,678 before; the goal is 20,000
+MOST_LINES = 20_000  # 47,678 before
 TRAIN = """
 import json, os, sys
 from gigpo_jax.__main__ import main

@@ -25,8 +25,15 @@ def optional_imports(
     try:
         yield
     except ImportError as err:
-        reason = f"needs the package {err.name}"
-        if not isinstance(err, ModuleNotFoundError):
-            reason = f"cannot import {err.name} ({err})"
-        remedies = [install_command(extra), other] if other else [install_command(extra)]
-        raise InputError(reason, key=str(key), value=value, fix=", or ".join(remedies)) from err
+        raise explain_import(err, extra, key=key, value=value, other=other) from err
+
+
+def explain_import(
+    err: ImportError, extra: str, *, key: object = "", value: object = "", other: str = ""
+) -> InputError:
+    """Returns the error for a failed import; arguments as for `optional_imports`."""
+    reason = f"needs the package {err.name}"
+    if not isinstance(err, ModuleNotFoundError):
+        reason = f"cannot import {err.name} ({err})"
+    remedies = [install_command(extra), other] if other else [install_command(extra)]
+    return InputError(reason, key=str(key), value=value, fix=", or ".join(remedies))

@@ -108,9 +108,10 @@ class Engine(Protocol):
     """Turns prompts into responses, batching the calls of many coroutines.
 
     Attributes:
-      generated_tokens: Number of tokens of all responses so far.
+      prompt_tokens, generated_tokens: Numbers of tokens of all prompts and responses so far.
     """
 
+    prompt_tokens: int
     generated_tokens: int
 
     @property

@@ -163,10 +163,7 @@ class _RolloutState:
             self.abort_reasons[trials[-1].reason] += 1
             # Replacements count too: the fraction is of all episodes that were started.
             episodes = self.job.group_size * sum(map(len, self.groups_by_place.values()))
-            if self.abort_reasons.total() > settings.max_aborted_fraction * episodes:
-                from gigpo_jax.rollout.aborts import describe_aborts
-
-                raise TooManyAborted(describe_aborts(self.abort_reasons, episodes))
+            _check_aborted(self.abort_reasons, episodes, settings.max_aborted_fraction)
         ends = self.job.ends
         if ends is not None:
             ends.end_early(group)
@@ -185,6 +182,14 @@ class _RolloutState:
             newest_trials = [trials[-1] for trials in first_episodes]
             pasts = starts.begin_forks(newest_trials, self.job.iteration)
             self._start_episodes(place, group, pasts)
+
+
+def _check_aborted(reasons: Counter[str], episodes: int, max_fraction: float) -> None:
+    """Raises TooManyAborted if more than this fraction of the episodes were aborted."""
+    if reasons.total() > max_fraction * episodes:
+        from gigpo_jax.rollout.aborts import describe_aborts
+
+        raise TooManyAborted(describe_aborts(reasons, episodes))
 
 
 async def _play_trial(job: EpisodeJob, runner: Runner, pool: EnvPool) -> Trajectory:

@@ -95,7 +95,7 @@ class RemoteEngine:
 
     Attributes:
       retries: Number of requests that were repeated.
-      generated_tokens: Number of tokens of all responses so far.
+      prompt_tokens, generated_tokens: Numbers of tokens of all prompts and responses so far.
       last_push: Largest bytes, seconds and probe difference (nats) that a server reported for the
         last push.
     """
@@ -133,6 +133,7 @@ class RemoteEngine:
         self._version = version
         self._stops = StopStrings(tokenizer) if tokenizer is not None else None
         self.retries = 0
+        self.prompt_tokens = 0
         self.generated_tokens = 0
         self.last_push: dict[str, float] = {}
         adapter = lora.detach_adapter(params)
@@ -216,6 +217,7 @@ class RemoteEngine:
 
             images = check_images(self.config.vision, prompt, images)
         stop_ids = select_stop_ids(params, self._stops)
+        self.prompt_tokens += prompt.size
         body = self._settings.make_request(prompt, params, stop_ids, images)
         # Runs in the client's loop. `wrap_future` passes on a cancellation, so that a caller that
         # gives up ends its request there.

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gigpo_jax.core.optional import optional_imports
 from gigpo_jax.run.loggers.glossary import CHARTS, PANEL, describe_metric
 from gigpo_jax.run.loggers.loggers import Start
 
 # A requirement of the package, which a smaller installation may leave out.
-with optional_imports("", key="config.log.to", other="leave tensorboard out"):
+try:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.plugins.custom_scalar import metadata as custom_scalars
@@ -36,6 +35,10 @@ with optional_imports("", key="config.log.to", other="leave tensorboard out"):
     from tensorboard.plugins.text.summary_v2 import text_pb
     from tensorboard.summary.writer.record_writer import RecordWriter
     from tensorboard.util.tensor_util import make_tensor_proto
+except ImportError as err:
+    from gigpo_jax.core.optional import explain_import
+
+    raise explain_import(err, "", key="config.log.to", other="leave tensorboard out") from err
 
 _PREFIX = "events.out.tfevents."
 

@@ -90,12 +90,6 @@ class GameFile:
     _command_texts: dict[int, str] = field(default_factory=dict)
     _go_commands: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    def find_tools(self, predicate: int) -> frozenset[int]:
-        """The receptacles that make an object clean, hot or cool."""
-        if predicate == f.IS_CLEAN:
-            return self.washers
-        return self.heaters if predicate == f.IS_HOT else self.coolers
-
     def make_command(self, action: int, first: int, second: int = 0) -> str:
         """Writes an action on things; `commands` has it afterwards."""
         # Texts are made once: most commands of a state are also commands of the previous one.

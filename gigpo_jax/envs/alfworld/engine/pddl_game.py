@@ -13,6 +13,7 @@ from gigpo_jax.envs.alfworld.engine.game_file import Condition, GameFile, Term
 from gigpo_jax.envs.alfworld.engine.known_rules import AGAIN, OFFICIAL, check_domain, split_task
 from gigpo_jax.envs.alfworld.engine.pddl_goal import read_goal
 from gigpo_jax.envs.alfworld.engine.pddl_problem import Problem, parse_problem
+from gigpo_jax.envs.alfworld.engine.remaining import find_tools
 from gigpo_jax.envs.alfworld.tasks import Goal
 
 # PDDL name -> number of the predicates that can change. No rule and no text tests CHECKED and ISON.
@@ -331,4 +332,4 @@ def _is_reachable(game: GameFile, fact: int, holdable: Set[int]) -> bool:
             return True
         return any(thing in game.contents.get(place, ()) for place in game.location)
     # What remains is clean, hot and cool: the object is held at a tool that stands somewhere.
-    return thing in holdable and not game.find_tools(predicate).isdisjoint(game.location)
+    return thing in holdable and not find_tools(game, predicate).isdisjoint(game.location)

@@ -156,7 +156,7 @@ def _placing_walks(start: _Walk, state: Set[int], term: Term) -> Iterator[_Walk]
             continue
         things.add(thing)
         if predicate != f.IN:
-            tools[thing] = start.file.find_tools(predicate)
+            tools[thing] = find_tools(start.file, predicate)
 
     # A term names one receptacle, and the object may not be of a type that it accepts.
     if any(target not in start.file.accepts.get(thing, ()) for thing in things):
@@ -179,6 +179,13 @@ def _bring(
             changes = [fetching] if tools is None else fetching.use_tool(tools)
             continued_walks += [change.put_down(target) for change in changes]
     return continued_walks
+
+
+def find_tools(file: GameFile, predicate: int) -> frozenset[int]:
+    """The receptacles that make an object clean, hot or cool."""
+    if predicate == f.IS_CLEAN:
+        return file.washers
+    return file.heaters if predicate == f.IS_HOT else file.coolers
 
 
 def _list_accepting(file: GameFile, thing: int) -> Set[int]:
