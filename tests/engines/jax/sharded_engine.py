@@ -23,9 +23,17 @@ from tests.models.shapes import VL, VL3, random_params
 from tests.pictures import ask
 
 COLLECTIVE = re.compile(r"= \S+ (all-\w+|reduce-scatter|collective-\w+)")
-SETTINGS = EngineSettings(slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,))
+# Some requests have top-p or top-k.
+SETTINGS = EngineSettings(
+    slots=16, max_length=64, prefill_buckets=(48,), prefill_rows=(2,), cuts_tokens=True
+)
 CHUNKS = EngineSettings(
-    slots=16, max_length=64, prefill_rows=(2,), prefill_chunk=16, keep_responses=True
+    slots=16,
+    max_length=64,
+    prefill_rows=(2,),
+    prefill_chunk=16,
+    keep_responses=True,
+    cuts_tokens=True,
 )
 
 
