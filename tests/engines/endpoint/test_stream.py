@@ -218,3 +218,10 @@ def test_an_engine_tells_the_tokens_of_a_response_that_is_not_complete(engine: W
         assert asyncio.run(ask(on_tokens=told.append)) == tokens
         assert [len(each) for each in told] == list(range(1, len(tokens), 2))
         assert all(tokens[: len(each)] == each for each in told)
+
+
+def test_tokens_of_a_part_of_a_character_have_their_own_bytes(policy: openai.OpenAI):
+    choices = policy.chat.completions.create(**ASKED, n=16, seed=1, logprobs=True).choices
+    rows = [row for choice in choices for row in choice.logprobs.content]
+    parts = {(row.token, tuple(row.bytes)) for row in rows if max(row.bytes) >= 0x80}
+    assert parts == {("\ufffd", (0xC3,)), ("\ufffd", (0xA9,))}
