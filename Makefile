@@ -133,7 +133,7 @@ chaos: $(VENV)/.installed-dev
 test-hosts: $(VENV)/.installed-dev
 	$(PY) -m pytest -m network tests/network -rs --durations=5
 
-# Ten minutes for each parser of what others send, or SECONDS=N; findings are in runs/fuzz.
+# Ten CPU minutes for each parser of what others send, or SECONDS=N; findings are in runs/fuzz.
 SECONDS ?= 600
 fuzz: $(VENV)/.installed-dev $(VENV)/.installed-real
 	for name in $$($(PY) -m tests.fuzz.targets); do $(PY) -m tests.fuzz $$name --seconds=$(SECONDS) || exit 1; done

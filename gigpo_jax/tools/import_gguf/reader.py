@@ -9,7 +9,7 @@ import importlib
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,11 @@ _STRING = 8
 _ARRAY = 9
 _DEPTH = 4  # arrays in arrays; a broken file could nest them without end
 _DIMENSIONS = 4
+# Smallest sizes, bytes: a text or an array has its length, metadata also a type and a value, a
+# tensor its dimensions, one of them, a type and an offset.
+_LENGTH_SIZE = 8
+_FIELD_SIZE = _LENGTH_SIZE + 4 + 1
+_TENSOR_SIZE = _LENGTH_SIZE + 4 + 8 + 4 + 8
 
 
 class Tensor(NamedTuple):
@@ -172,15 +177,17 @@ def _read_header(
     version = cursor.number("<u4")
     if version not in _VERSIONS:
         raise ValueError(f"version {version}, known are 2 and 3, little-endian")
-    tensor_count = cursor.number("<u8")
-    field_count = cursor.number("<u8")
-    fields = {}
+    tensor_count = cursor.count(_TENSOR_SIZE)
+    field_count = cursor.count(_FIELD_SIZE)
+    fields: dict[str, Any] = {}
     for _ in range(field_count):
-        key = cursor.text()
+        key = cursor.new_name(fields)
         fields[key] = cursor.value(cursor.number("<u4"))
     places = []
+    names: set[str] = set()
     for _ in range(tensor_count):
-        name = cursor.text()
+        name = cursor.new_name(names)
+        names.add(name)
         dimensions = cursor.number("<u4")
         if not 1 <= dimensions <= _DIMENSIONS:
             raise ValueError(f"{name} has {dimensions} dimensions")
@@ -232,6 +239,20 @@ class _Cursor:
         (size,) = struct.unpack("<Q", self.take(8))
         return self.take(size).decode()
 
+    def count(self, size: int) -> int:
+        """A number of things that take at least `size` bytes each."""
+        count: int = self.number("<u8")
+        if count * size > len(self._data) - self.offset:
+            raise ValueError(f"{count} things at byte {self.offset} of {len(self._data)}")
+        return count
+
+    def new_name(self, names: Container[str]) -> str:
+        """A name that is not in `names`; in a damaged file an empty one repeats to its end."""
+        name = self.text()
+        if name in names:
+            raise ValueError(f"{name!r:.60} is there twice")
+        return name
+
     def value(self, kind: int, depth: int = 0) -> Any:
         """A value of the metadata, by the number of its type."""
         if kind in _SCALARS:
@@ -241,8 +262,6 @@ class _Cursor:
         if kind != _ARRAY or depth == _DEPTH:
             raise ValueError(f"value of type {kind} at byte {self.offset}")
         inner = self.number("<u4")
-        count = self.number("<u8")
         if inner in _SCALARS:
-            return self.numbers(_SCALARS[inner], count)
-        # Each string and each array takes bytes of the file, so a wrong count ends at its end.
-        return [self.value(inner, depth + 1) for _ in range(count)]
+            return self.numbers(_SCALARS[inner], self.number("<u8"))
+        return [self.value(inner, depth + 1) for _ in range(self.count(_LENGTH_SIZE))]

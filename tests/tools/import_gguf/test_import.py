@@ -201,6 +201,13 @@ def test_broken_files_are_refused(tmp_path, capsys):
     nested = struct.pack("<IQ", 9, 1) * 5000
     key = struct.pack("<QQQ", 0, 1, 1) + b"k" + struct.pack("<I", 9)
     assert "broken or cut short" in refuse_bytes(b"GGUF\3\0\0\0" + key + nested)
+    # Zeros, such as a download leaves, are many empty names: the second one ends the reading.
+    for tensors, fields in ((0, 10**6), (10**6, 0)):
+        zeros = b"GGUF\3\0\0\0" + struct.pack("<QQ", tensors, fields) + bytes(1 << 26)
+        if tensors:
+            one = struct.pack("<QIQIQ", 0, 1, 1, 0, 0)
+            zeros = zeros[:24] + one * 2 + zeros[24:]
+        assert "'' is there twice" in refuse_bytes(zeros)
     file.unlink()
     assert "no such file" in refuse(capsys, file, tmp_path / "out")
     assert "no such file" in refuse(capsys, tmp_path, tmp_path / "out")
