@@ -56,7 +56,7 @@ class Execution:
     experts: Experts | None = None
     constrain: Callable[[jax.Array], jax.Array] = lambda x: x
 
-    def add_remat(self, function: Callable, turns: int = 2) -> Callable:
+    def add_remat(self, function: Callable, turns: int) -> Callable:
         """Makes a function of a layer, in a scan of so many turns, keep what `remat` says."""
         if self.remat == "none":
             return function

@@ -17,6 +17,7 @@ import pytest
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.models import decoder, decoding, qwen2_5_vl
 from gigpo_jax.models.decoder import DecoderConfig
+from gigpo_jax.models.execution import Execution
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.files.weights import load_hf
@@ -29,7 +30,7 @@ from gigpo_jax.models.vision.images import (
     prepare_images,
     token_grid,
 )
-from gigpo_jax.models.vision.vision import encode_images, pack_images
+from gigpo_jax.models.vision.vision import Images, encode_images, pack_images
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig, preprocessor_json
 from tests.models.shapes import SMALL, VISION, VL, VL3, check_gradient, random_params
 from tests.models.vision.test_images import random_image
@@ -178,25 +179,44 @@ def test_packed_rows_with_images_equal_the_texts_alone(config: DecoderConfig) ->
         )
 
 
-def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory() -> None:
-    params = random_params(VL)
-    image = prepare_images(VISION, texts_and_images(VISION)[0][1], IMAGES[2:])
+def towers_gradient(config: VisionConfig, remat: str) -> tuple[str, Images]:
+    """Returns the text of the gradient of a tower, and its images."""
+    shape = dataclasses.replace(VL, vision=config)
+    image = prepare_images(config, texts_and_images(config)[0][1], IMAGES[2:])
     packed_images = pack_images(
         image.images,
         image.layout.index[None],
         number=1,
         longest=len(image.images[0].patches),
-        values=VISION.patch_values,
+        values=config.patch_values,
     )
 
     def loss(tower: Any) -> jax.Array:
-        wrap = functools.partial(jax.checkpoint, policy=decoder.REMAT_POLICIES["offload"])
         return encode_images(
-            VISION, tower, packed_images.patches, packed_images.grid, dtype=jnp.float32, wrap=wrap
+            config,
+            tower,
+            packed_images.patches,
+            packed_images.grid,
+            dtype=jnp.float32,
+            wrap=Execution(remat=remat).add_remat,
         ).sum()
 
-    inputs = f"f32<host>[{VISION.depth},1,{packed_images.patches.shape[1]},{VISION.hidden_size}]"
-    assert inputs in str(jax.make_jaxpr(jax.grad(loss))(params["vision"]))
+    params = decoder.abstract_params(shape)["vision"]
+    return str(jax.make_jaxpr(jax.grad(loss))(params)), packed_images
+
+
+def test_with_remat_offload_the_inputs_of_the_towers_layers_are_in_host_memory() -> None:
+    text, packed_images = towers_gradient(VISION, "offload")
+    patches = packed_images.patches.shape[1]
+    assert f"f32<host>[{VISION.depth},1,{patches},{VISION.hidden_size}]" in text
+
+
+def test_the_one_layer_of_a_tower_is_no_loop() -> None:
+    """It is not computed again before its gradient is known; see `Execution.add_remat`."""
+    text, _ = towers_gradient(VISION, "full")
+    assert "prevent_cse=False" in text
+    text, _ = towers_gradient(dataclasses.replace(VISION, depth=1, full_layers=(0,)), "full")
+    assert "prevent_cse=True" in text
 
 
 # With an output matrix of its own Qwen3-VL draws several tokens from these weights.

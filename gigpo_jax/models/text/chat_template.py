@@ -7,6 +7,7 @@ replaced. A prompt takes 0.5 ms more than with transformers, which renders in th
 """
 
 import contextlib
+import importlib
 import json
 import pathlib
 import signal
@@ -16,6 +17,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from gigpo_jax.core.optional import optional_imports
 
 CPU_S = 2.0  # of one rendering
 MEMORY = 100 << 20  # bytes
@@ -48,6 +51,7 @@ class ChatTemplate:
 
         Raises:
           TemplateError: the template fails, or breaks a limit.
+          InputError: jinja2 is not installed.
         """
         values = self._values | {
             "messages": list(messages),
@@ -91,6 +95,9 @@ class _Renderer:
                 status = self._end()
                 if status == -signal.SIGPROF:
                     return {"error": f"more than {CPU_S:g} s of CPU time"}
+        with optional_imports("", key="chat template"):
+            # Only the renderer needs it, and where it is missing none starts.
+            importlib.import_module("jinja2")
         return {"error": f"the renderer ended with status {status}"}
 
     def _exchange(self, line: bytes) -> bytes:

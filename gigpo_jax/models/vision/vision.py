@@ -226,7 +226,7 @@ def encode_images(
     grid: jax.Array,
     *,
     dtype: Any,
-    wrap: Callable[[Callable], Callable] = lambda function: function,
+    wrap: Callable[[Callable, int], Callable] = lambda function, turns: function,
 ) -> jax.Array:
     """Runs the tower; images do not see each other.
 
@@ -236,7 +236,8 @@ def encode_images(
       patches: [N, P, C] u8, as in `Images`.
       grid: [N, 2] i32, as in `Images`.
       dtype: compute dtype.
-      wrap: wrapper of the function of one layer, for rematerialisation.
+      wrap: wrapper of the function of one layer, for rematerialisation; it takes the number of
+        layers too.
 
     Returns:
       [N, P / 4, E], one feature a square; features beyond an image's own have no meaning. E is D
@@ -269,15 +270,15 @@ def encode_images(
     # A scanned flag, so that layers with and without windows share one compiled body.
     is_full = jnp.zeros(config.depth, bool).at[jnp.array(config.full_layers, int)].set(True)
     inputs = (params["layers"], is_full)
+    run_wrapped = wrap(run_layer, config.depth)
     if not config.deep_layers:
-        x, _ = jax.lax.scan(wrap(run_layer), x, inputs)
+        x, _ = jax.lax.scan(run_wrapped, x, inputs)
         return run_merger(_merger_leaves(params, "merger"), x)
 
     # Results of the other layers go to a last place that nobody reads. Those of all layers, as
     # results of the scan, would take several times the memory.
     count = len(config.deep_layers)
     places = jnp.full(config.depth, count).at[jnp.array(config.deep_layers)].set(jnp.arange(count))
-    run_wrapped = wrap(run_layer)
 
     def run_and_keep(carry: tuple[jax.Array, jax.Array], inputs: Any) -> tuple[Any, None]:
         layer_inputs, place = inputs
@@ -314,7 +315,7 @@ def insert_images(
     params: dict[str, Any],
     x: jax.Array,
     images: Images | Features,
-    wrap: Callable[[Callable], Callable] = lambda function: function,
+    wrap: Callable[[Callable, int], Callable] = lambda function, turns: function,
     constrain: Callable[[jax.Array], jax.Array] = lambda features: features,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Puts features into the places of images among the embeddings x [B, T, D].

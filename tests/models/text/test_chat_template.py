@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.installation import install_command
 from gigpo_jax.models.text import chat_template
 from gigpo_jax.models.text.chat_messages import chat_text
 from gigpo_jax.models.text.chat_template import ChatTemplate, TemplateError
@@ -195,6 +196,18 @@ def test_a_renderer_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(TemplateError, match="the renderer cannot start"):
         ChatTemplate("text", {}).render(CHAT)
+
+
+def test_without_jinja2_a_template_names_the_installation(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jinja2.py").write_text("raise ModuleNotFoundError(name='jinja2')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setattr(chat_template, "_RENDERER", chat_template._Renderer())
+    with pytest.raises(InputError) as caught:
+        ChatTemplate("text", {}).render(CHAT)
+    assert str(caught.value) == f"chat template: needs the package jinja2; {install_command('')}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
