@@ -202,7 +202,9 @@ def forecast_memory(config: decoder.DecoderConfig, args: argparse.Namespace) -> 
         "--config.engine.slots=1",  # the cache does not count
     ]
     words += [f"--config.model.remat={args.remat}", f"--config.batch.logprob_chunk={args.chunk}"]
-    estimate = memory_estimate(load_config("alfworld:1.5b", words), config, 1)
+    estimate = memory_estimate(
+        load_config("alfworld:1.5b", words), config, 1, platform=jax.default_backend()
+    )
     return (
         sum(size for name, size in estimate.items() if name not in ("KV cache", "engine's weights"))
         / 1e9
@@ -330,7 +332,7 @@ def measure_iteration(
         with Trainer(settings, Path(folder) / "run", Hosts()) as trainer:
             metrics = asyncio.run(run_iteration(trainer))
     seconds = metrics["time/iteration"] - metrics.get("time/compile", 0.0)
-    estimate = memory_estimate(settings, config, 1)
+    estimate = memory_estimate(settings, config, 1, platform=jax.default_backend())
     return {
         "seconds": round(seconds, 2),
         "rollout_s": round(metrics["time/rollout"], 2),

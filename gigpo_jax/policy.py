@@ -127,8 +127,9 @@ def load_policy(
     if mesh.size > 1 or signals or not is_small(config, shape):
         from gigpo_jax.devices.memory import check_memory
 
-        hosts = jax.process_count()
-        check_memory(config, shape, mesh.size, hosts, tensor, signals=signals, trains=trains)
+        platform = mesh.devices.flat[0].platform
+        sizes = (mesh.size, jax.process_count(), tensor)
+        check_memory(config, shape, *sizes, signals=signals, trains=trains, platform=platform)
     dtype = jnp.dtype(config.model.param_dtype)
     adapter = None
     scale = 1.0

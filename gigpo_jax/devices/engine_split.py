@@ -11,7 +11,6 @@ from gigpo_jax.devices.memory import (
     NO_SIGNALS,
     largest_estimate,
     peak,
-    runs_on_cpu,
     smallest_device_bytes,
 )
 from gigpo_jax.models.decoder import DecoderConfig
@@ -37,14 +36,14 @@ def engine_split_size(
     chosen = config.engine.tensor
     if chosen or config.engine.name != "jax" or _sends_overlap(config, mesh):
         return chosen or smallest
-    on_cpu = runs_on_cpu(limit)
+    platform = mesh.devices.flat[0].platform
     limit = limit or smallest_device_bytes()
     hosts = mesh.size // _host_devices(mesh)
     # Ascending: devices that do not share weights do not wait for each other, so the smallest is
     # fastest.
     for tensor in possible_tensors(config, shape, mesh):
         estimate = largest_estimate(
-            config, shape, mesh.size, hosts, tensor, on_cpu, signals, trains
+            config, shape, mesh.size, hosts, tensor, platform, signals, trains
         )
         if limit is None or peak(config, estimate) <= limit:
             return tensor

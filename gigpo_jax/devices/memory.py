@@ -36,7 +36,7 @@ def memory_estimate(
     devices: int,
     hosts: int = 1,
     tensor: int = 0,
-    on_cpu: bool = False,
+    platform: str = "tpu",
     signals: Mapping[str, int] = NO_SIGNALS,
 ) -> dict[str, float]:
     """Estimates the bytes on each device by purpose.
@@ -51,7 +51,8 @@ def memory_estimate(
       devices: Number of devices in the mesh, over all hosts.
       hosts: Number of hosts, with equally many devices each.
       tensor: Number of devices that split the engine's weights; 0: `mesh.tensor`.
-      on_cpu: Whether the devices are CPUs, on which a bfloat16 engine has its own weights.
+      platform: jax's name of the devices' platform. On "cpu" a bfloat16 engine has its own
+        weights, on "gpu" XLA keeps more of the output layer.
       signals: Bytes of the learner's signals, see `policy.SignalBytes`.
     """
     mesh = _mesh_sizes(config, devices)
@@ -63,7 +64,7 @@ def memory_estimate(
     row_shards = mesh["data"] * mesh["fsdp"]
     # Rounded up: the fullest device decides.
     row_count = -(-config.batch.rows // row_shards)
-    engine = engine_estimate(config, shape, devices, hosts, tensor, on_cpu)
+    engine = engine_estimate(config, shape, devices, hosts, tensor, platform)
     if config.engine.devices:
         # The learner's devices gather one version of the weights, then send it.
         one_version = engine["engine's weights"] / max(1, config.train.max_staleness)
@@ -80,10 +81,10 @@ def memory_estimate(
         },
         "older policies": policy_bytes * count_older_policies(config),
         **engine,
-        "activations": _activation_bytes(config, shape, row_count),
+        "activations": _activation_bytes(config, shape, row_count, platform),
         "activations of the vision tower": 0,
     }
-    if config.batch.share_prefixes and not config.model.replay_routes and not on_cpu:
+    if config.batch.share_prefixes and not config.model.replay_routes and platform != "cpu":
         from gigpo_jax.devices.feature_memory import mask_bytes
 
         estimate["activations"] += mask_bytes(config, row_count)
@@ -102,7 +103,7 @@ def engine_estimate(
     devices: int,
     hosts: int = 1,
     tensor: int = 0,
-    on_cpu: bool = False,
+    platform: str = "tpu",
 ) -> dict[str, float]:
     """Estimates the in-process engine's bytes on each device.
 
@@ -122,7 +123,7 @@ def engine_estimate(
         own_devices > 0
         or mesh["fsdp"] > 1
         or tensor > mesh["tensor"]
-        or (on_cpu and dtype == jnp.bfloat16)
+        or (platform == "cpu" and dtype == jnp.bfloat16)
     )
     copied_count = sum(
         count
@@ -200,7 +201,9 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
     return first_moment_bytes + 4 * second_moment_count
 
 
-def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) -> float:
+def _activation_bytes(
+    config: ConfigDict, shape: DecoderConfig, row_count: int, platform: str
+) -> float:
     """Returns the bytes of activations kept for the gradient, and of a chunk of logits."""
     dtype = jnp.dtype(config.model.compute_dtype)
     tokens = row_count * config.batch.row_length
@@ -208,7 +211,7 @@ def _activation_bytes(config: ConfigDict, shape: DecoderConfig, row_count: int) 
     chunk = min(config.batch.logprob_chunk, tokens)
     # Logits of a chunk and their gradient, both in float32.
     output = chunk * shape.vocab_size * 4 * 2
-    if jax.default_backend() == "gpu":
+    if platform == "gpu":
         from gigpo_jax.devices.feature_memory import output_bytes
 
         output = output_bytes(config, shape, chunk)
@@ -259,17 +262,17 @@ def largest_estimate(
     devices: int,
     hosts: int,
     tensor: int,
-    on_cpu: bool,
+    platform: str,
     signals: Mapping[str, int],
     trains: bool,
 ) -> dict[str, float]:
     """Returns the estimate of the learner's or of the engine's devices, whichever needs more."""
-    learner = memory_estimate(config, shape, devices, hosts, tensor, on_cpu, signals)
+    learner = memory_estimate(config, shape, devices, hosts, tensor, platform, signals)
     if not trains:
         learner |= dict.fromkeys(LEARNER, 0.0)
     if not config.engine.devices:
         return learner
-    engine = engine_estimate(config, shape, devices, hosts, tensor, on_cpu)
+    engine = engine_estimate(config, shape, devices, hosts, tensor, platform)
     return max(learner, engine, key=lambda estimate: peak(config, estimate))
 
 
@@ -283,17 +286,17 @@ def check_memory(
     signals: Mapping[str, int] = NO_SIGNALS,
     *,
     trains: bool = True,
+    platform: str = "tpu",
 ) -> None:
     """Refuses a run that cannot fit, by InputError.
 
     Args:
-      config, shape, devices, hosts, tensor, signals: Arguments of `memory_estimate`.
+      config, shape, devices, hosts, tensor, signals, platform: Arguments of `memory_estimate`.
       limit: Bytes of one device; None: the smallest value that a device of any host reports, or no
         check if none reports any. Then all hosts must call this together.
       trains: Whether there are updates; False: `LEARNER` is not counted.
     """
-    on_cpu = runs_on_cpu(limit)
-    estimate = largest_estimate(config, shape, devices, hosts, tensor, on_cpu, signals, trains)
+    estimate = largest_estimate(config, shape, devices, hosts, tensor, platform, signals, trains)
     limit = limit or smallest_device_bytes()
     needed = _parts_at_peak(config, estimate)
     if limit is None or sum(needed.values()) <= limit:
@@ -301,11 +304,6 @@ def check_memory(
     from gigpo_jax.devices.memory_advice import refuse_run
 
     raise refuse_run(config, estimate, needed, limit, count_older_policies(config))
-
-
-def runs_on_cpu(limit: int | None) -> bool:
-    """Tests whether a run is for this machine's CPUs; other devices have a limit."""
-    return limit is None and jax.default_backend() == "cpu"
 
 
 def smallest_device_bytes() -> int | None:

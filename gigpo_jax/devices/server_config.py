@@ -10,7 +10,6 @@ from gigpo_jax.devices.memory import (
     LEARNER,
     memory_estimate,
     peak,
-    runs_on_cpu,
     smallest_device_bytes,
 )
 from gigpo_jax.devices.mesh import learner_mesh
@@ -51,7 +50,7 @@ def server_tensor(
 
     A server loads its weights split as the engine reads them, and holds them once.
     """
-    on_cpu = runs_on_cpu(limit)
+    platform = mesh.devices.flat[0].platform
     limit = limit or smallest_device_bytes()
     config = config.copy_and_resolve_references()
     possible = possible_tensors(config, shape, mesh)
@@ -59,7 +58,7 @@ def server_tensor(
     # Where none fits, `check_memory` refuses the last one.
     for tensor in [] if config.engine.tensor else possible:
         config.mesh.update({"data": -1, "fsdp": 1, "tensor": tensor})
-        estimate = memory_estimate(config, shape, mesh.size, tensor=tensor, on_cpu=on_cpu)
+        estimate = memory_estimate(config, shape, mesh.size, tensor=tensor, platform=platform)
         if limit is None or peak(config, estimate | dict.fromkeys(LEARNER, 0.0)) <= limit:
             break
     return tensor

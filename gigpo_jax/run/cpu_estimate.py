@@ -34,7 +34,7 @@ def describe_cpu_estimate(
     from gigpo_jax.devices.memory import GIB, memory_estimate
 
     devices = jax.device_count()
-    needed = devices * sum(memory_estimate(config, shape, devices, on_cpu=True).values()) / GIB
+    needed = devices * sum(memory_estimate(config, shape, devices, platform="cpu").values()) / GIB
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     return (
         f"estimate: {os.cpu_count()} CPU cores, {needed:.1f} of {memory:.0f} GiB, up to "

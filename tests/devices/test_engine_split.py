@@ -83,6 +83,7 @@ class Device:
 
     id: int
     process_index: int
+    platform: str = "tpu"
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,15 @@ def test_a_servers_weights_are_split_over_as_few_devices_as_fit():
     config = default_config()
     config.mesh.fsdp, config.model.param_dtype = 8, "bfloat16"
     config = resolve(config, trains=False)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 4).reshape(4, 1, 1), AXES)
+    devices = [Device(number, 0) for number in range(4)]
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(4, 1, 1), AXES)
     shape = PUBLISHED["qwen3-30b-a3b"]
     cache_bytes = 48 * 4 * 128 * 2 * 2 * 128 * 2560 / 4
-    for devices in (1, 2, 4):
-        needed = int(2 * decoder.param_count(shape) / devices + cache_bytes) + 1
-        assert server_tensor(config, shape, mesh, needed) == devices
-        if devices < 4:
-            assert server_tensor(config, shape, mesh, needed - 2) > devices
+    for count in (1, 2, 4):
+        needed = int(2 * decoder.param_count(shape) / count + cache_bytes) + 1
+        assert server_tensor(config, shape, mesh, needed) == count
+        if count < 4:
+            assert server_tensor(config, shape, mesh, needed - 2) > count
     assert needed < 32 * GIB
     config.engine.tensor = 2
     assert server_tensor(config, shape, mesh, 2**40) == 2

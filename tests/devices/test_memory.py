@@ -96,20 +96,19 @@ def test_first_moments_of_two_bytes():
     )
 
 
-def test_updates_on_gpus_have_more_copies_of_the_output_layer(monkeypatch):
+def test_updates_on_gpus_have_more_copies_of_the_output_layer():
     """Within 5% of what an H200 needed, and what the compiler says of an H100 of eight."""
-    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     config = default_config()
     config.rl.kl_coef = 0.0
     config.batch.rows, config.batch.row_length = 1, 8192
-    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1)
+    estimate = memory_estimate(resolve(config), PUBLISHED["1.5b"], devices=1, platform="gpu")
     update = ("parameters", "gradients", "optimizer", "reference policy", "activations")
     measured = json.loads(Path("benchmarks/results/nvidia_h200.json").read_text())["train"]
     needed = measured["peak_memory_gb"] * 1e9
     assert sum(estimate[name] for name in update) == pytest.approx(needed, rel=0.05)
 
     config = load_config("alfworld:7b", ["--config.model.path=Qwen2.5-7B-Instruct"])
-    estimate = memory_estimate(resolve(config), PUBLISHED["7b"], devices=8)
+    estimate = memory_estimate(resolve(config), PUBLISHED["7b"], devices=8, platform="gpu")
     # gigpo preflight --config=alfworld:7b --target=h100x8
     assert sum(estimate[name] for name in update) == pytest.approx(25.06 * GIB, rel=0.05)
 
@@ -119,13 +118,14 @@ def test_trees_of_texts_have_masks_on_accelerators():
     config.batch.rows, config.batch.row_length = 4, 32768
     config.mesh.fsdp = 2
 
-    def activations(on_cpu: bool = False) -> float:
-        return memory_estimate(config, PUBLISHED["1.5b"], devices=2, on_cpu=on_cpu)["activations"]
+    def activations(platform: str = "tpu") -> float:
+        estimate = memory_estimate(config, PUBLISHED["1.5b"], devices=2, platform=platform)
+        return estimate["activations"]
 
     separate = activations()
     config.batch.share_prefixes = True
     assert activations() - separate == 2 * 6 * 2**30
-    assert activations(on_cpu=True) == separate
+    assert activations("cpu") == separate
 
 
 def test_muon_has_no_second_moments_of_matrices():
@@ -283,7 +283,7 @@ def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
     config.model.path, config.model.lora.rank, config.model.param_dtype = "a/model", 8, "bfloat16"
     config = resolve(config)
     shared, own = (
-        memory_estimate(config, PUBLISHED["1.5b"], 1, on_cpu=on_cpu) for on_cpu in (False, True)
+        memory_estimate(config, PUBLISHED["1.5b"], 1, platform=name) for name in ("tpu", "cpu")
     )
     assert own == shared | {"engine's weights": shared["engine's weights"] + 2 * 1_543_714_304}
     check_memory(config, PUBLISHED["1.5b"], devices=1, limit=int(peak(config, shared)))
@@ -291,7 +291,7 @@ def test_on_cpus_a_bfloat16_engine_has_weights_of_its_own(monkeypatch):
         "gigpo_jax.devices.memory.smallest_device_bytes", lambda: int(peak(config, shared))
     )
     with pytest.raises(InputError, match="engine's weights"):
-        check_memory(config, PUBLISHED["1.5b"], devices=1)
+        check_memory(config, PUBLISHED["1.5b"], devices=1, platform="cpu")
 
 
 def test_with_an_adapter_only_it_has_gradients_moments_and_a_reference():

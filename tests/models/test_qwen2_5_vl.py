@@ -3,7 +3,6 @@ same logits, gradients and tokens.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 from collections.abc import Sequence
