@@ -79,6 +79,6 @@ def test_a_run_without_an_estimate_fits_a_gibibyte_by_the_estimate(name: str) ->
             small = is_small(config, shape)
             answers.add((key, small))
             if small:
-                assert sum(memory_estimate(config, shape, 1, on_cpu=True).values()) < GIB
+                assert sum(memory_estimate(config, shape, 1, platform="cpu").values()) < GIB
     plain = not (shape.experts or shape.vision or shape.layer_types)
     assert len(answers) == (6 if plain else 3)

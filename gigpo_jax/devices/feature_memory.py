@@ -5,31 +5,77 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from gigpo_jax.models.decoder_config import DecoderConfig
+from gigpo_jax.models.decoder import DecoderConfig, param_count
+from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.delta_layer import state_bytes
+from gigpo_jax.models.delta_rule import CHUNK
 from gigpo_jax.models.expert_config import ExpertConfig
+from gigpo_jax.models.expert_numbers import route_width
+from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.models.window_cache import window_length
 
 
-def mask_bytes(config: ConfigDict, row_count: int) -> float:
-    """Returns the bytes of masks of trees of texts.
+def update_bytes(
+    config: ConfigDict,
+    shape: DecoderConfig,
+    tokens: int,
+    shards: int,
+    logits: float,
+    platform: str,
+) -> float:
+    """Returns the bytes that an update needs at once, beside parameters, gradients and kept inputs.
 
-    They are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair. Splash attention has
-    two masks of 1 byte, and a copy of 4.
+    On GPUs this is the output layer, an MLP, or on several devices a second set of gradients; on
+    TPUs that split parameters the output layer with a second set.
+
+    Args:
+      config: Resolved config.
+      shape: Shape of the model.
+      tokens: Tokens of a device in a microbatch.
+      shards: Number of devices that split the parameters.
+      logits: Bytes of two float32 arrays of a chunk's logits.
+      platform: As for `memory.memory_estimate`.
     """
-    return row_count * config.batch.row_length**2 * 6.0
-
-
-def output_bytes(config: ConfigDict, shape: DecoderConfig, chunk: int) -> int:
-    """Returns the bytes of the output layer in updates on GPUs.
-
-    XLA keeps three arrays of a chunk's logits there. Beside a trained embedding there are its copy
-    in the type of the computation, the gradient, and the gradient's float32 sum over chunks.
-    """
-    trained = 0 if config.model.lora.rank else shape.vocab_size * shape.hidden_size
     itemsize = jnp.dtype(config.model.compute_dtype).itemsize
-    return 3 * 4 * chunk * shape.vocab_size + trained * (2 * itemsize + 4)
+    is_trained = not config.model.lora.rank
+    # `tensor` splits the vocabulary; over `fsdp` the embedding is gathered.
+    embedding = shape.vocab_size * shape.hidden_size / max(1, config.mesh.tensor)
+    # Of the output layer the float32 sum of gradients over chunks, and in the type of the
+    # computation the gradient of a chunk.
+    sums = 4 * embedding * is_trained
+    needed = logits
+    if platform == "gpu":
+        # Forward there is a third array of logits.
+        copied = itemsize * embedding
+        output = copied + max(1.5 * logits, logits + copied * is_trained + sums)
+        # Gate, up, their product, and the gradient of each.
+        mlp = 0 if shape.experts else 6 * itemsize * tokens * shape.intermediate_size + sums
+        needed = max(output, mlp, 4 * param_count(shape) / shards if shards > 1 and sums else 0)
+    elif platform == "tpu" and shards > 1 and is_trained:
+        # The whole embedding in two layouts, its gradient, the gradient of its rows, and a second
+        # set of gradients.
+        needed = 2 * (itemsize + 4) * embedding + 4 * param_count(shape) / shards
+    if shape.delta is not None:
+        # Layers alternate: their parameters are slices of a stack, and so are their gradients.
+        embeddings = shape.vocab_size * shape.hidden_size * (2 - shape.tie_word_embeddings)
+        layers = param_count(shape) - embeddings
+        needed += (4 * is_trained + jnp.dtype(config.model.param_dtype).itemsize) * layers / shards
+        needed += tokens * _delta_numbers(shape, shape.delta) * 4
+    if config.batch.share_prefixes and not config.model.replay_routes and platform != "cpu":
+        # Masks of trees are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair.
+        # Splash attention has two masks of 1 byte, and a copy of 4.
+        needed += tokens * config.batch.row_length * 6
+    return needed
+
+
+def _delta_numbers(shape: DecoderConfig, delta: DeltaConfig) -> float:
+    """Returns the float32 numbers of a token that the backward pass of a delta-net layer holds."""
+    # The convolution's result with three masks of a byte, six arrays of values, and three of
+    # products of a chunk's tokens.
+    values = delta.value_heads * delta.value_dim
+    products = delta.value_heads * CHUNK
+    return 1.75 * delta.channels + 6 * values + 3 * products + shape.hidden_size
 
 
 def kept_with_experts(remat: str, shape: DecoderConfig, experts: ExpertConfig) -> int:
@@ -83,7 +129,7 @@ def tower_bytes(
 def slot_bytes(
     config: ConfigDict, shape: DecoderConfig, slot_tokens: int, layer_bytes: int
 ) -> float:
-    """Bytes of a slot's windows and states.
+    """Bytes of a slot's windows and states, and of the experts of its tokens.
 
     Args:
       config: Resolved config.
@@ -101,4 +147,6 @@ def slot_bytes(
     if shape.delta is not None:
         # Beside each state there is a checkpoint.
         total += (2 if engine.prefill_chunk else 1) * state_bytes(shape)
+    if config.model.replay_routes and shape.experts is not None:
+        total += slot_tokens * route_width(shape) * route_dtype(shape.experts.count).itemsize
     return total

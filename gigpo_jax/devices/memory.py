@@ -81,13 +81,9 @@ def memory_estimate(
         },
         "older policies": policy_bytes * count_older_policies(config),
         **engine,
-        "activations": _activation_bytes(config, shape, row_count, platform),
+        "activations": _activation_bytes(config, shape, row_count, parameter_shards, platform),
         "activations of the vision tower": 0,
     }
-    if config.batch.share_prefixes and not config.model.replay_routes and platform != "cpu":
-        from gigpo_jax.devices.feature_memory import mask_bytes
-
-        estimate["activations"] += mask_bytes(config, row_count)
     if shape.vision:
         from gigpo_jax.devices.feature_memory import tower_bytes
 
@@ -137,14 +133,8 @@ def engine_estimate(
     # Keys and values of a layer, then of all that see whole texts.
     layer_bytes = 2 * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     depth = shape.num_layers - shape.num_delta_layers - shape.num_window_layers
-    token_bytes = depth * layer_bytes
-    if config.model.replay_routes and shape.experts is not None:
-        from gigpo_jax.models.expert_numbers import route_width
-        from gigpo_jax.models.routes import route_dtype
-
-        token_bytes += route_width(shape) * route_dtype(shape.experts.count).itemsize
-    cache_bytes = token_bytes * config.engine.slots * slot_tokens
-    if shape.layer_types:
+    cache_bytes = depth * layer_bytes * config.engine.slots * slot_tokens
+    if shape.layer_types or shape.experts is not None:
         from gigpo_jax.devices.feature_memory import slot_bytes
 
         cache_bytes += config.engine.slots * slot_bytes(config, shape, slot_tokens, layer_bytes)
@@ -202,19 +192,19 @@ def _optimizer_bytes(config: ConfigDict, shape: DecoderConfig, trained_count: in
 
 
 def _activation_bytes(
-    config: ConfigDict, shape: DecoderConfig, row_count: int, platform: str
+    config: ConfigDict, shape: DecoderConfig, row_count: int, shards: int, platform: str
 ) -> float:
-    """Returns the bytes of activations kept for the gradient, and of a chunk of logits."""
+    """Returns the bytes of activations kept for the gradient, and of what is computed at once."""
     dtype = jnp.dtype(config.model.compute_dtype)
     tokens = row_count * config.batch.row_length
     layers = tokens * shape.num_layers * _kept_numbers(config.model.remat, shape) * dtype.itemsize
     chunk = min(config.batch.logprob_chunk, tokens)
     # Logits of a chunk and their gradient, both in float32.
     output = chunk * shape.vocab_size * 4 * 2
-    if platform == "gpu":
-        from gigpo_jax.devices.feature_memory import output_bytes
+    if platform != "cpu" or shape.delta is not None:
+        from gigpo_jax.devices.feature_memory import update_bytes
 
-        output = output_bytes(config, shape, chunk)
+        output = update_bytes(config, shape, tokens, shards, output, platform)
     return layers + output
 
 

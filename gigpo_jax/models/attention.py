@@ -57,10 +57,10 @@ def attention(
     length = query.shape[1]
     band = min(max_segment or length, window or length, length)
     if reads_bands(length, band):
-        mixed = _banded_attention(query, key, value, segment_ids, band, window)
+        mixed = _banded_attention(query, key, value, segment_ids, band, window, kernels)
     else:
         mask = causal_segment_mask(segment_ids, window)
-        mixed = _masked_attention(query, key, value, mask, band)
+        mixed = _masked_attention(query, key, value, mask, band, kernels)
     return checkpoint_name(mixed, MIXED)
 
 
@@ -139,7 +139,7 @@ def cached_attention(
 
 
 def _masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int, kernels: str
 ) -> jax.Array:
     """Computes attention [B, T, H, K] with a mask [B, T, S], a quarter of the queries at a time.
 
@@ -153,21 +153,25 @@ def _masked_attention(
     # In bands the keys begin one block before the queries, in whole rows with them.
     num_earlier_keys = key.shape[1] - length
     quarter = -(-length // 4)
+    # The backward pass would keep the scores of all quarters beside their gradients.
+    attend = _attend_part if kernels == "cpu" else jax.checkpoint(_attend_part)
     results = []
     for start in range(0, length, quarter):
-        end = min(start + quarter, length)
-        queries = slice(start, end)
+        queries = slice(start, min(start + quarter, length))
         # The first query of the quarter looks back furthest; `mask` restricts the others.
         first_key = max(num_earlier_keys + start + 1 - window, 0)
-        keys = slice(first_key, num_earlier_keys + end)
-        probs = _attention_weights(query[:, queries], key[:, keys], mask[:, queries, keys])
-        # [B, G, T, R, K] is the order of the batched product: for another one XLA transposes the
-        # probabilities.
-        out = jnp.einsum(
-            "bgtrs,bsgk->bgtrk", probs, value[:, keys], preferred_element_type=jnp.float32
-        )
-        results.append(jnp.swapaxes(out, 1, 2).astype(query.dtype))
+        keys = slice(first_key, num_earlier_keys + queries.stop)
+        visible = mask[:, queries, keys]
+        results.append(attend(query[:, queries], key[:, keys], value[:, keys], visible))
     return jnp.concatenate(results, axis=1).reshape(query.shape)
+
+
+def _attend_part(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array) -> jax.Array:
+    probs = _attention_weights(query, key, mask)
+    # [B, G, T, R, K] is the order of the batched product: for another one XLA transposes the
+    # probabilities.
+    out = jnp.einsum("bgtrs,bsgk->bgtrk", probs, value, preferred_element_type=jnp.float32)
+    return jnp.swapaxes(out, 1, 2).astype(query.dtype)
 
 
 def _banded_attention(
@@ -177,6 +181,7 @@ def _banded_attention(
     segment_ids: jax.Array,
     max_segment: int,
     window: int,
+    kernels: str,
 ) -> jax.Array:
     """Computes attention of rows cut into blocks of `max_segment` tokens.
 
@@ -213,13 +218,8 @@ def _banded_attention(
     causal = jnp.arange(2 * max_segment) <= query_index
     if window:
         causal &= jnp.arange(2 * max_segment) > query_index - window
-    out = _masked_attention(
-        query_blocks(query),
-        key_blocks(key),
-        key_blocks(value),
-        same_segment & causal,
-        max_segment,
-    )
+    blocks = (query_blocks(query), key_blocks(key), key_blocks(value))
+    out = _masked_attention(*blocks, same_segment & causal, max_segment, kernels)
     return out.reshape(batch, num_blocks * max_segment, *query.shape[2:])[:, :length]
 
 

@@ -18,7 +18,6 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gigpo_jax.models.decoder_config import DELTA_LAYERS, LAYERS, DecoderConfig, LayerSpan
 from gigpo_jax.models.execution import INPUT
-from gigpo_jax.models.execution import REMAT_POLICIES as REMAT_POLICIES
 from gigpo_jax.models.execution import Execution as Execution
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.layer import Params, Select, family_norm, layer_graph, select_all, select_last

@@ -5,6 +5,7 @@ from dataclasses import replace
 from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, UNROTATED, DecoderConfig
 from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.expert_config import ExpertConfig
+from gigpo_jax.models.rope_scaling import RopeScaling
 from gigpo_jax.models.vision.vision_config import QWEN3_VL, VisionConfig
 
 
@@ -121,8 +122,58 @@ def _qwen3_5(
     )
 
 
-# Other text models by their published names: https://huggingface.co/google, HuggingFaceTB and Qwen.
+def _llama(
+    vocab: int,
+    hidden: int,
+    inner: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    *,
+    head_dim: int = 64,
+    theta: float = 100_000.0,
+) -> DecoderConfig:
+    return DecoderConfig(
+        vocab,
+        hidden,
+        inner,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        rope_theta=theta,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=8192,
+        bos_token_id=1,
+        eos_token_id=2,
+        model_type="llama",
+    )
+
+
+def _llama3_2(hidden: int, layers: int, heads: int, head_dim: int) -> DecoderConfig:
+    return replace(
+        _llama(128256, hidden, 8192, layers, heads, 8, head_dim=head_dim, theta=500_000.0),
+        max_position_embeddings=131072,
+        bos_token_id=128000,
+        eos_token_id=(128001, 128008, 128009),
+        rope_scaling=RopeScaling(32.0, 1.0, 4.0, 8192),
+    )
+
+
+# Other text models by their published names: https://huggingface.co/google, HuggingFaceTB,
+# meta-llama, mistralai and Qwen.
 PUBLISHED_TEXT: dict[str, DecoderConfig] = {
+    "SmolLM2-135M-Instruct": _llama(49152, 576, 1536, 30, 9, 3),
+    "SmolLM2-360M-Instruct": _llama(49152, 960, 2560, 32, 15, 5),
+    "SmolLM2-1.7B-Instruct": _llama(49152, 2048, 8192, 24, 32, 32, theta=130_000.0),
+    "Llama-3.2-1B-Instruct": _llama3_2(2048, 16, 32, head_dim=64),
+    "Llama-3.2-3B-Instruct": _llama3_2(3072, 28, 24, head_dim=128),
+    "Mistral-7B-Instruct-v0.3": replace(
+        _llama(32768, 4096, 14336, 32, 32, 8, head_dim=128, theta=1_000_000.0),
+        tie_word_embeddings=False,
+        max_position_embeddings=32768,
+        model_type="mistral",
+    ),
     "Qwen3.5-0.8B": _qwen3_5(1024, 3584, 24, heads=8, kv_heads=2, value_heads=16),
     "Qwen3.5-9B": _qwen3_5(4096, 12288, 32, heads=16, kv_heads=4, value_heads=32),
     "gemma-3-270m-it": _gemma3(640, 2048, 18),

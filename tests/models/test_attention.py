@@ -2,6 +2,7 @@
 cuDNN is given.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -237,3 +238,20 @@ def test_windows_are_a_mask(window: int) -> None:
         place = np.array([position])
         mixed = cached_attention(query[:, position], *stored, 0, place, None, window)
         np.testing.assert_allclose(mixed[0], expected[position], atol=2e-5)
+
+
+def test_updates_on_gpus_keep_no_scores() -> None:
+    """Of XLA's kernel, which takes the heads that cuDNN does not."""
+    arrays = [jax.ShapeDtypeStruct((1, 256, heads, 256), jnp.bfloat16) for heads in (2, 1, 1)]
+    segments = jnp.ones((1, 256), jnp.int32)
+
+    def residuals(kernels: str) -> list[tuple[int, ...]]:
+        attend = functools.partial(attention, segment_ids=segments, kernels=kernels)
+        _, pullback = jax.eval_shape(functools.partial(jax.vjp, attend), *arrays)
+        return [leaf.shape for leaf in jax.tree.leaves(pullback)]
+
+    def scores(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [shape for shape in shapes if len(shape) == 5 and shape[-1] > 1]
+
+    assert not scores(residuals("gpu"))
+    assert scores(residuals("cpu"))

@@ -14,6 +14,7 @@ from gigpo_jax.models import decoder, decoding, next_tokens, on_cpu
 from gigpo_jax.models.cache import BITS, KVCache
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import DecoderConfig, Params
+from gigpo_jax.models.execution import REMAT_POLICIES
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.published import PUBLISHED, PUBLISHED_TEXT
 from tests.models.shapes import SMALL, on_cpus, random_params
@@ -62,6 +63,12 @@ def rows(prompts: list[list[np.ndarray]], length: int) -> tuple[np.ndarray, np.n
         ("qwen3-30b-a3b", 30_532_122_624),
         ("gemma-3-270m-it", 268_098_176),
         ("gemma-3-1b-it", 999_885_952),
+        ("SmolLM2-135M-Instruct", 134_515_008),
+        ("SmolLM2-360M-Instruct", 361_821_120),
+        ("SmolLM2-1.7B-Instruct", 1_711_376_384),
+        ("Llama-3.2-1B-Instruct", 1_235_814_400),
+        ("Llama-3.2-3B-Instruct", 3_212_749_824),
+        ("Mistral-7B-Instruct-v0.3", 7_248_023_552),
         ("SmolLM3-3B", 3_075_098_624),
         ("Qwen3.5-0.8B", 752_393_024),
         ("Qwen3.5-9B", 8_953_803_264),
@@ -318,7 +325,7 @@ def test_decoding_copies_no_cache() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", decoder.REMAT_POLICIES)
+@pytest.mark.parametrize("remat", REMAT_POLICIES)
 def test_remat_equals_plain(remat: str) -> None:
     batch = rows([PROMPTS], 24)
 

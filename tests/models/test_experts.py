@@ -13,6 +13,7 @@ from gigpo_jax.models import decoder, decoding
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Params
+from gigpo_jax.models.execution import REMAT_POLICIES
 from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.experts import FEW_TOKENS, Router, apply_experts, multiply_transposed
 from gigpo_jax.models.routes import chosen_experts, merge_routes
@@ -270,7 +271,7 @@ def test_replayed_experts_are_used() -> None:
     assert np.abs(other - plain).max() > 0.1
 
 
-@pytest.mark.parametrize("remat", sorted(decoder.REMAT_POLICIES))
+@pytest.mark.parametrize("remat", sorted(REMAT_POLICIES))
 def test_remat_equals_plain(remat: str) -> None:
     config = SMALL["moe"]
     tokens = np.stack([prompt[:5] for prompt in SMALL_PROMPTS])

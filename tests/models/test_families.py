@@ -16,6 +16,7 @@ from gigpo_jax.models import decoder, decoding, lora, next_tokens
 from gigpo_jax.models.cache import BITS
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
+from gigpo_jax.models.execution import REMAT_POLICIES
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.published import PUBLISHED_TEXT
@@ -163,7 +164,7 @@ def test_adapters_equal_changed_kernels(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", decoder.REMAT_POLICIES)
+@pytest.mark.parametrize("remat", REMAT_POLICIES)
 def test_remat_of_several_kinds_equals_plain(remat: str) -> None:
     config = SMALL["gemma3"]
 

@@ -7,7 +7,6 @@ replaced. A prompt takes 0.5 ms more than with transformers, which renders in th
 """
 
 import contextlib
-import importlib
 import json
 import pathlib
 import signal
@@ -17,8 +16,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from gigpo_jax.core.optional import optional_imports
 
 CPU_S = 2.0  # of one rendering
 MEMORY = 100 << 20  # bytes
@@ -95,9 +92,10 @@ class _Renderer:
                 status = self._end()
                 if status == -signal.SIGPROF:
                     return {"error": f"more than {CPU_S:g} s of CPU time"}
+        from gigpo_jax.core.optional import optional_imports
+
         with optional_imports("", key="chat template"):
-            # Only the renderer needs it, and where it is missing none starts.
-            importlib.import_module("jinja2")
+            import jinja2  # noqa: F401 (without it no renderer starts)
         return {"error": f"the renderer ended with status {status}"}
 
     def _exchange(self, line: bytes) -> bytes:

@@ -19,6 +19,7 @@ from gigpo_jax.models.chunk_cache import copy_chunks
 from gigpo_jax.models.chunks import extend
 from gigpo_jax.models.decoder import Execution, Params
 from gigpo_jax.models.decoder_config import FULL
+from gigpo_jax.models.execution import REMAT_POLICIES
 from gigpo_jax.models.files.adapter_file import load_adapter, save_adapter
 from gigpo_jax.models.files.hf_config import read_config
 from gigpo_jax.models.files.save_weights import save_hf
@@ -292,7 +293,7 @@ def test_adapters_equal_changed_kernels_and_come_back(tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", decoder.REMAT_POLICIES)
+@pytest.mark.parametrize("remat", REMAT_POLICIES)
 def test_remat_equals_plain(remat: str) -> None:
     def loss(params: Params, remat: str) -> jax.Array:
         execution = Execution(remat=remat)
