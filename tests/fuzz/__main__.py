@@ -6,6 +6,7 @@ parsers.
 """
 
 import argparse
+import logging
 import os
 import random
 import sys
@@ -26,6 +27,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"))
     args = parser.parse_args()
+    # Warnings repeat their input.
+    logging.disable(logging.CRITICAL)
     target = targets.TARGETS[args.name]
     findings = search.Findings(target, args.out / args.name)
     # Inputs that reach new code are kept there.
