@@ -249,7 +249,7 @@ class Learner:
     def _update(
         self, local_batches: Sequence[StepBatch], iteration: int, progress: Progress
     ) -> dict[str, float]:
-        """Updates the policy and learning signals from each minibatch; returns metrics."""
+        """Updates the policy, and signals that learn, from each minibatch; returns metrics."""
         batches = [global_batch(self._mesh, batch) for batch in local_batches]
         policy_learns = self._policy_learns(iteration)
         # Old log-probabilities are those of the parameters before any of this iteration's updates.

@@ -16,7 +16,7 @@ class ScoredSteps:
     """Steps of this host, their samples, and their scores under the policy before the updates.
 
     Attributes:
-      samples: one sample a step, without advantages.
+      steps, samples: the steps, and one sample for each, without advantages.
       policy: trained and frozen parameters of the policy.
       score: function (trained parameters, frozen ones, samples) -> `TokenLogprobs`.
     """

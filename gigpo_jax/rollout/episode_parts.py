@@ -26,7 +26,7 @@ class EpisodeJob:
     Attributes:
       task: Task of the episode.
       group, member: Numbers that the trajectory records.
-      key: Function (member, step) -> random key of the request; negative steps are summaries.
+      key: Function (member, number) -> random key; no step has the number of a text or a retry.
       past: Actions that are replayed before the policy acts; the trajectory begins after them.
         Oracles continue from measured states in this way, forks from states of their group, and
         others from states of an expert.

@@ -36,7 +36,7 @@ class EpisodeSettings:
       trials: Largest number of trials of an episode; one that wins or is aborted is the last.
       template_images: Images that texts of the template refer to (`image_marks.number_images`).
       plan: Kind of the policy's plans, one of `plans.PLANS`.
-      parts: Functions that make the parts of an episode; None of one that it does not need.
+      parts: Functions that make the parts of an episode, or None where it does not need one.
     """
 
     template: PromptTemplate

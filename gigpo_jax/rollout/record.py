@@ -1,4 +1,4 @@
-"""Saved rollouts: the only module that knows the file format (docs/rollouts.md).
+"""Saved rollouts and their files (docs/rollouts.md), which `read_record` reads.
 
 It needs numpy and the standard library only.
 """
@@ -9,16 +9,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.core.files import replace_file
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = "gigpo_jax rollouts"
 VERSION = 7

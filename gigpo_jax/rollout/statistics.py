@@ -53,7 +53,7 @@ def rollout_metrics(
       episodes that begin in states of others; metrics of actions and lengths of episodes leave out
       summaries. A task type that was not played is left out.
     """
-    # Replaced groups stay in: without them the success rate would be that of groups with a signal.
+    # Replaced groups stay in: the success rate is of tasks as drawn, not of groups with contrast.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]
     turns = [turn for turn in all_turns if not turn.is_summary]

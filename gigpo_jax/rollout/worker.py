@@ -107,8 +107,8 @@ class RolloutWorker:
           job: What is played.
           temperature: Sampling temperature; 0 is greedy.
           title: Text beside the progress bar.
-          is_training: Whether `step_limit` of the iteration ends the episodes, and turns are
-            sampled again; else `env.max_steps` ends them.
+          is_training: Whether `step_limit` of the iteration ends the episodes, which have the parts
+            of training too; else `env.max_steps` ends them.
         """
         settings = {}
         for environment in self._environments:

@@ -199,7 +199,7 @@ class Signal:
         return {}
 
     def learn_steps(self, scored: ScoredSteps) -> dict[str, float]:
-        """Learns from an iteration's steps and their advantages, and returns all hosts' metrics.
+        """Learns from an iteration's steps, after their columns; returns all hosts' metrics.
 
         All hosts call this together.
         """

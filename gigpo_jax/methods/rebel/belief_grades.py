@@ -35,7 +35,7 @@ class BeliefGrades(Signal):
 
     @classmethod
     def check(cls, config: ConfigDict, run: ConfigDict) -> None:
-        """Checks that responses state stated beliefs."""
+        """Checks that responses state beliefs."""
         del run
         reason = f"{config.rl.algorithm} compares stated beliefs"
         require(config.env.plan == BELIEF, config, "env.plan", reason, f"use {BELIEF}")
