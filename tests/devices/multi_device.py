@@ -26,13 +26,14 @@ from gigpo_jax.learner.signals.critic import Critic
 from gigpo_jax.learner.token_logprobs import make_token_logprobs
 from gigpo_jax.models import decoder, lora
 from gigpo_jax.models.attention import attention
-from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, DecoderConfig
+from gigpo_jax.models.decoder_config import FULL, LINEAR, SLIDING, UNROTATED, DecoderConfig
 from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.experts import Experts, apply_experts
 from gigpo_jax.models.files import save_weights, weights
 from gigpo_jax.models.files.save_weights import gather_to_host
 from gigpo_jax.models.qwen2_5_vl import vision_config
+from gigpo_jax.models.rope_scaling import RopeScaling
 from gigpo_jax.models.vision.images import expand_image_tokens, prepare_images, token_grid
 from gigpo_jax.models.vision.vision_config import VisionConfig
 from gigpo_jax.policy import Policy, forward_function, lora_config, trained_shardings
@@ -51,20 +52,26 @@ from tests.models.vision.test_images import random_image
 
 CONFIG = decoder.DecoderConfig(96, 16, 32, 2, 4, 2, 8)
 EXPERTS = replace(CONFIG, model_type="qwen3_moe", experts=ExpertConfig(4, 2, 16))
-WINDOWS = replace(
-    CONFIG,
-    num_kv_heads=1,
-    model_type="gemma3_text",
-    layer_types=(SLIDING, FULL),
-    sliding_window=4,
-)
-STATES = replace(
-    CONFIG,
-    model_type="qwen3_5_text",
-    layer_types=(LINEAR, FULL),
-    rotary_dim=4,
-    delta=DeltaConfig(1, 2, 6, 8),
-)
+FAMILIES = {
+    # One head of keys, which no axis splits.
+    "gemma3": replace(
+        CONFIG,
+        num_kv_heads=1,
+        model_type="gemma3_text",
+        layer_types=(SLIDING, FULL),
+        sliding_window=4,
+    ),
+    "qwen3_5": replace(
+        CONFIG,
+        model_type="qwen3_5_text",
+        layer_types=(LINEAR, FULL),
+        rotary_dim=4,
+        delta=DeltaConfig(1, 2, 6, 8),
+    ),
+    "llama3": replace(CONFIG, model_type="llama", rope_scaling=RopeScaling(8.0, 1.0, 4.0, 16)),
+    "mistral": replace(CONFIG, model_type="mistral"),
+    "smollm3": replace(CONFIG, model_type="smollm3", layer_types=(FULL, UNROTATED)),
+}
 # Muon for the matrices and AdamW for the rest: both kinds of moments are split.
 OPTIMIZER = make_optimizer(lr=1e-3, name="muon")
 UPDATES = 2
@@ -222,16 +229,13 @@ def train_experts(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
     return {f"experts {name}": value for name, value in found.items()}
 
 
-def train_windows(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
-    """As `train`, of a model with sliding windows and one head of keys, which no axis splits."""
-    found, _ = train(mesh, samples, shape=WINDOWS)
-    return {f"windows {name}": value for name, value in found.items()}
-
-
-def train_states(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
-    """As `train`, of a model with a layer that has a state in place of attention."""
-    found, _ = train(mesh, samples, shape=STATES)
-    return {f"states {name}": value for name, value in found.items()}
+def train_families(mesh: Mesh, samples: list[Sample]) -> dict[str, np.ndarray]:
+    """As `train`, of models of other families."""
+    return {
+        f"{family} {name}": value
+        for family, shape in FAMILIES.items()
+        for name, value in train(mesh, samples, shape=shape)[0].items()
+    }
 
 
 def train(
@@ -378,8 +382,7 @@ def mesh(expected: str, folder: str) -> None:
     check_experts(grid)
     got, state = train(grid, make_samples())
     got |= train_adapter(grid, make_samples()) | train_critic(grid, make_samples())
-    got |= train_experts(grid, make_samples()) | train_windows(grid, make_samples())
-    got |= train_states(grid, make_samples())
+    got |= train_experts(grid, make_samples()) | train_families(grid, make_samples())
     compare(got | score_pictures(grid), expected)
     moments = state.opt_state[1].inner_states
     matrix_moment = moments["muon"].inner_state[0].mu
@@ -421,7 +424,7 @@ def host(expected: str, folder: str, index: str, port: str) -> None:
     mine = samples[:15] if index == "0" else samples[15:]
     shown = slice(7) if index == "0" else slice(7, None)
     got = train(grid, mine)[0] | train_adapter(grid, mine) | train_critic(grid, mine)
-    got |= train_experts(grid, mine) | train_windows(grid, mine) | train_states(grid, mine)
+    got |= train_experts(grid, mine) | train_families(grid, mine)
     compare(got | score_pictures(grid, shown), expected)
 
 

@@ -66,8 +66,7 @@ def expected(tmp_path_factory) -> str:
     found |= multi_device.train_adapter(one, multi_device.make_samples())
     found |= multi_device.train_critic(one, multi_device.make_samples())
     found |= multi_device.train_experts(one, multi_device.make_samples())
-    found |= multi_device.train_states(one, multi_device.make_samples())
-    found |= multi_device.train_windows(one, multi_device.make_samples())
+    found |= multi_device.train_families(one, multi_device.make_samples())
     found |= multi_device.score_pictures(one)
     assert np.abs(found["adapter['layers']['query']['lora_b']"]).max() > 1e-3
     start = multi_device.start_params()

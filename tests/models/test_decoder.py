@@ -268,7 +268,7 @@ def test_on_cpus_the_last_layer_computes_its_mlp_for_last_tokens_alone(read: Cal
 
 @pytest.mark.slow
 @pytest.mark.parametrize("for_cpu", [False, True])
-@pytest.mark.parametrize("name", ["qwen3_tied", "llama3"])
+@pytest.mark.parametrize("name", ["qwen3_tied", "llama3", "mistral_yarn"])
 def test_norms_of_heads_and_scaled_rotation_hold_in_decoding(name: str, for_cpu: bool) -> None:
     config = SMALL[name]
     params = random_params(SMALL[name])

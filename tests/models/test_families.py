@@ -188,7 +188,16 @@ def test_trees_of_texts_longer_than_a_window_are_refused() -> None:
         decoder.hidden_states(config, random_params(config), TOKENS[:1], None, trees)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *NAMES,
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gqa4_tied", "moe", "llama3", "mistral_yarn")
+        ),
+    ],
+)
 def test_transformers_continues_an_exported_model_alike(name: str, tmp_path: pathlib.Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

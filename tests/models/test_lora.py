@@ -56,6 +56,8 @@ def merged_by_hand(params: decoder.Params, adapter: decoder.Params, scale: float
         ("gqa2_untied", ALL),
         ("gqa2_untied", SOME),
         pytest.param("qwen3_tied", ALL, marks=pytest.mark.slow),
+        pytest.param("llama3", ALL, marks=pytest.mark.slow),
+        pytest.param("mistral_yarn", ALL, marks=pytest.mark.slow),
         ("moe", ATTENTION),
     ],
 )
