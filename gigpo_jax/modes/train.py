@@ -59,8 +59,8 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
     Returns:
       The exit status: 0 done, 1 stopped because losses were not finite, no engine was left or too
-      many episodes were aborted, 143 or 130 after SIGTERM or Ctrl-C. A checkpoint is written, unless
-      an update was dropped or a host failed.
+      many episodes were aborted, 143 or 130 after SIGTERM or Ctrl-C. A checkpoint is written
+      unless an update was dropped or a host failed.
     """
     del out
     hosts = open_hosts()
