@@ -103,17 +103,20 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 def run_modules() -> list[str]:
     """The modules that a quickstart run imports, the importing one before the imported one."""
-    order: dict[str, None] = {}
+    visited: set[str] = set()
+    order: list[str] = []
 
     def visit(name: str) -> None:
-        if name not in order:
-            order[name] = None
+        if name not in visited:
+            visited.add(name)
             for other in imported_modules(name):
                 visit(other)
+            # Behind all that it imports: the reverse has every module before them.
+            order.append(name)
 
-    for name in start_modules():
+    for name in reversed(start_modules()):
         visit(name)
-    return list(order)
+    return order[::-1]
 
 
 def run_files() -> list[Path]:
@@ -136,12 +139,12 @@ def describe_files() -> str:
     """The section of the page."""
     files = run_files()
     text = (
-        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order, users before "
-        "what they use; files of one line are left out. What other configs and evaluations (`modes/panel_evaluation.py`) "
+        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order, in each "
+        "room users before what they use; files of one line are left out. What other configs and evaluations (`modes/panel_evaluation.py`) "
         "use is imported by name, or inside functions. A *signal* computes further columns of steps; *scores* are "
         "log-probabilities of finished episodes under a model."
     )
-    lines = [TITLE, textwrap.fill(text, 120)]
+    lines = [TITLE, textwrap.fill(text, 120, break_on_hyphens=False)]
     for names, title in ROOMS.items():
         lines += ["", f"### {title}", ""]
         for file in files:
