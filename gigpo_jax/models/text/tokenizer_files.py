@@ -51,7 +51,10 @@ def read_tokenizer_files(
         template = templates.get("default") if isinstance(templates, dict) else templates
         if not (template is None or isinstance(template, str)):
             raise TypeError(f"chat_template is a {type(template).__name__}")
-    except Exception as err:  # tokenizers raises bare Exception for a file that it cannot read
+    except BaseException as err:
+        # tokenizers raises bare Exception for a file that it cannot read; its panics are none.
+        if not isinstance(err, Exception) and type(err).__name__ != "PanicException":
+            raise
         raise InputError(
             f"tokenizer files cannot be read ({first_line(err)})", key=folder, fix="download again"
         ) from err
