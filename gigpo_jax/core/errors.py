@@ -71,7 +71,7 @@ def storage_fix(code: int | None) -> str:
     return "free space or mend the disk"
 
 
-def first_line(err: Exception) -> str:
+def first_line(err: BaseException) -> str:
     """Type and first line of an error, cut."""
     return f"{type(err).__name__}: {str(err).strip().partition(chr(10))[0]:.200}"
 
