@@ -124,10 +124,10 @@ def load_policy(
     # All checks come before the weights are read, which takes minutes for a large model.
     signals = signal_bytes(config, shape) if signal_bytes is not None else {}
     tensor = _engine_devices(config, shape, mesh, signals, samples=samples, trains=trains)
-    if mesh.size > 1 or signals or not is_small(config, shape):
+    platform = mesh.devices.flat[0].platform
+    if platform != "cpu" or mesh.size > 1 or signals or not is_small(config, shape):
         from gigpo_jax.devices.memory import check_memory
 
-        platform = mesh.devices.flat[0].platform
         sizes = (mesh.size, jax.process_count(), tensor)
         check_memory(config, shape, *sizes, signals=signals, trains=trains, platform=platform)
     dtype = jnp.dtype(config.model.param_dtype)
@@ -168,9 +168,8 @@ def _engine_devices(
 
 
 def is_small(config: ConfigDict, shape: decoder.DecoderConfig) -> bool:
-    """Whether a run surely needs less than 1 GiB: one CPU, a plain model, short texts."""
-    is_plain = not (shape.experts or shape.vision or shape.layer_types or config.model.lora.rank)
-    if jax.default_backend() != "cpu" or not is_plain:
+    """Whether a plain model on one CPU needs under 1 GiB; `devices.memory` is not asked then."""
+    if shape.experts or shape.vision or shape.layer_types or config.model.lora.rank:
         return False
     row_tokens = config.batch.rows * config.batch.row_length
     chunk = min(config.batch.logprob_chunk, row_tokens)
