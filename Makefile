@@ -13,7 +13,8 @@ PY := $(VENV)/bin/python
 # A terminal shows what is being fetched; a log stays short.
 PIP := $(PY) -m pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
 COMPILE = $(TOOLS)/bin/uv pip compile --quiet --no-config --no-header --no-annotate --universal --python-version 3.11 --generate-hashes
-TESTS = $(PY) -m pytest -n 2 --dist worksteal
+# A fifth of the tests' time waits for processes: three workers keep two cores busy.
+TESTS = $(PY) -m pytest -n 3 --dist worksteal
 HERE := not long and not vllm and not preflight and not interfaces and not network
 SEED ?= 0
 WORKDIR ?= runs/quickstart
