@@ -10,6 +10,7 @@ such a state may give one that lies further on.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.devices.host_records import all_records
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.recorded_starts import RecordedStarts, past_before
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.task_sources import NO_METRICS, TaskSource
 from gigpo_jax.trajectory import EARLIER, Past, Trajectory, has_contrast
 
@@ -49,31 +51,24 @@ class EarlierStarts(TaskSource):
         self.capacity = CAPACITY
         self.states: list[dict[str, Any]] = []
 
-    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[list[Task], RecordedStarts]:
+    def choose(self, job: RolloutJob, weights: np.ndarray | None) -> RolloutJob:
         """Replaces some of an iteration's tasks by states of the same environment.
 
-        It is a pure function of the memory and the arguments.
-
-        Args:
-          tasks: Tasks of all hosts, in the order of groups.
-          iteration: Number of the iteration.
-
-        Returns:
-          Tasks and where their episodes begin.
+        It is a pure function of the memory and the job.
         """
-        generator = np.random.default_rng((self._seed, iteration, _STARTS))
-        new_tasks = list(tasks)
+        generator = np.random.default_rng((self._seed, job.iteration, _STARTS))
+        tasks = list(job.tasks)
         pasts = {}
         for place in generator.permutation(len(tasks))[: self._groups].tolist():
             label = tasks[place].environment
             entries = [entry for entry in self.states if entry["environment"] == label]
             if entries:
                 entry = entries[generator.integers(len(entries))]
-                new_tasks[place] = self._tasks[label, entry["task"]]
+                tasks[place] = self._tasks[label, entry["task"]]
                 state = (entry["text"], entry["anchor"])
                 # Its reward would be a constant of the group, its tokens are in no statistic.
                 pasts[place] = Past(tuple(entry["actions"]), state, source=EARLIER)
-        return new_tasks, RecordedStarts(pasts)
+        return replace(job, tasks=tasks, starts=RecordedStarts(pasts))
 
     def add(
         self,

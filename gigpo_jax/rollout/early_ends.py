@@ -1,17 +1,10 @@
-"""Groups that end before their last episode, and groups that are replaced (docs/tasks.md)."""
+"""The rule by which groups end before their last episode and are replaced (docs/tasks.md)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.rollout.draws import (
-    ALONE,
-    assign_environments,
-    draw_of_environment,
-)
 from gigpo_jax.rollout.groups import Group
 from gigpo_jax.trajectory import Trajectory, has_contrast
 
@@ -23,8 +16,8 @@ class EarlyEnd:
     Attributes:
       fraction: Share of a group's episodes, above 0 and at most 1, that must end without being
         aborted; the remaining ones are cancelled then.
-      spares: For each task the (group number, task) pairs that may replace its group, in order,
-        see `spare_groups`; (): none.
+      spares: For each group of the iteration, by its number, the (group number, task) pairs that
+        may replace it, in order, see `group_ends`; (): none.
     """
 
     fraction: float = 1.0
@@ -53,18 +46,18 @@ class EarlyEnd:
             # Each member has an entry at the end, whatever became of it.
             group.episodes[member] = (trajectory,)
 
-    def replace_group(self, place: int, group: Group, replacements: int) -> tuple[int, Task] | None:
+    def replace_group(self, first: int, group: Group, replacements: int) -> tuple[int, Task] | None:
         """Returns number and task of the group in place of an ended one without contrast, or None.
 
         The spares are used in their order, so a run is repeatable whichever group ends first.
         Nothing is learnt from the last trials of the replaced group.
 
         Args:
-          place: Index of the group's task in the rollout.
+          first: Number of the iteration's group in whose place this one is played.
           group: Group, some of whose episodes may still be played.
           replacements: Number of earlier replacements at the place.
         """
-        spares = self.spares[place] if self.spares else ()
+        spares = self.spares[first] if self.spares else ()
         newest_trials = [trials[-1] for trials in group.episodes if trials]
         has_ended = len(newest_trials) == len(group.episodes)
         if replacements >= len(spares) or not has_ended or has_contrast(newest_trials):
@@ -72,37 +65,3 @@ class EarlyEnd:
         for trajectory in newest_trials:
             trajectory.replaced = True
         return spares[replacements]
-
-
-def spare_groups(
-    tasks: Sequence[Task],
-    iteration: int,
-    groups: int,
-    spares: int,
-    seed: int,
-    weights: np.ndarray | None = None,
-    shares: Mapping[str, float] = ALONE,
-) -> list[list[tuple[int, Task]]]:
-    """Returns spare groups that may replace groups of an iteration.
-
-    For each of the `groups` these are group numbers and tasks, in order. They are of the same
-    environment and come from their own orders, so the tasks of `draw_tasks` stay the same. A pure
-    function as well: the spare groups of one group do not depend on the results of the other
-    groups.
-    """
-    labels, earlier_groups = assign_environments(iteration, groups, seed, shares)
-    replacements: list[list[tuple[int, Task]]] = [[] for _ in labels]
-    for label in dict.fromkeys(labels):
-        places = [place for place, assigned in enumerate(labels) if assigned == label]
-        # 1 keeps these orders apart from those of `draw_tasks`.
-        start = earlier_groups[label] * spares
-        count = len(places) * spares
-        drawn = draw_of_environment(tasks, label, iteration, (seed, 1), weights, start, count)
-        for number, place in enumerate(places):
-            replacements[place] = [
-                # Numbers behind those of the iteration's groups, distinct by place and round:
-                # so are the keys.
-                (groups * (1 + round_number) + place, task)
-                for round_number, task in enumerate(drawn[number :: len(places)])
-            ]
-    return replacements

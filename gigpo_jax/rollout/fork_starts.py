@@ -1,6 +1,7 @@
 """Forks: episodes of a group that begin in states of its first ones (docs/forks.md)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -8,6 +9,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout import fork_choices
 from gigpo_jax.rollout.recorded_starts import past_before
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.starts import Starts
 from gigpo_jax.rollout.task_sources import TaskSource
 from gigpo_jax.rollout.uncertainty import mean_uncertainty
@@ -30,9 +32,9 @@ class Forks(TaskSource, Starts):
         self._gamma = config.rl.gamma
         self._seed = config.seed
 
-    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts]:
-        """Keeps the tasks."""
-        return tasks, self
+    def choose(self, job: RolloutJob, weights: np.ndarray | None) -> RolloutJob:
+        """Keeps the tasks, and begins their episodes."""
+        return replace(job, starts=self)
 
     def begin_forks(self, episodes: Sequence[Trajectory], iteration: int) -> list[Past]:
         """Chooses states of the episodes that were not aborted; without one the task's start."""

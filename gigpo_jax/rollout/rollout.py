@@ -170,7 +170,7 @@ class _RolloutState:
         self._start_forks(place, group)
         if ends is not None:
             replacements = len(self.groups_by_place[place]) - 1
-            spare = ends.replace_group(place, group, replacements)
+            spare = ends.replace_group(self.job.first_group + place, group, replacements)
             if spare is not None:
                 self.start_group(place, *spare)
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.episode import EpisodeRunner
 from gigpo_jax.rollout.episode_parts import EpisodePart
-from gigpo_jax.rollout.starts import Starts
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.trajectory import Trajectory
 
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
@@ -36,13 +36,14 @@ class TaskSource:
         """Probability of each task of the run, up to an environment's factor; None: its order."""
         return None
 
-    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts | None]:
-        """Replaces some of the tasks that all hosts play in an iteration.
+    def choose(self, job: RolloutJob, weights: np.ndarray | None) -> RolloutJob:
+        """Replaces tasks of an iteration, or says where episodes begin or when groups end.
 
-        Returns:
-          The tasks, and where their episodes begin; None: the source does not change it.
+        Args:
+          job: What all hosts play.
+          weights: The `weights` of the iteration.
         """
-        return tasks, None
+        return job
 
     def make_part(self) -> EpisodePart | None:
         """Makes the part of an episode that reads the memory; None: episodes read nothing."""

@@ -1,6 +1,7 @@
 """Tasks of an iteration, and what changes them from one iteration to the next (docs/tasks.md)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
@@ -44,6 +45,8 @@ SOURCES: ReferenceTable["type[TaskSource]"] = ReferenceTable(
         "train.curriculum=success": "gigpo_jax.rollout.curriculum:Curriculum",
         "train.forks": "gigpo_jax.rollout.fork_starts:Forks",
         "train.earlier_starts": "gigpo_jax.rollout.earlier_starts:EarlierStarts",
+        "train.refill_groups": "gigpo_jax.rollout.group_ends:GroupEnds",
+        "train.finish_fraction": "gigpo_jax.rollout.group_ends:GroupEnds",
     }
     | METHOD_SOURCES
 )
@@ -56,7 +59,7 @@ def make_sources(
     needed = [SOURCES[condition] for condition in SOURCES if meets_condition(config, condition)]
     return {
         source.name: source(config, tasks)
-        for source in needed
+        for source in dict.fromkeys(needed)
         if is_training or not source.is_for_training
     }
 
@@ -70,7 +73,7 @@ def choose_tasks(
       config: Config of the run.
       tasks: Tasks of all environments.
       sources: Sources by name, in the order in which they learn: the first with weights has them,
-        and each may replace tasks that the ones before it chose.
+        and each may change what the ones before it chose.
       iteration: Number of the iteration.
 
     Raises:
@@ -81,24 +84,10 @@ def choose_tasks(
     for source in sources.values():
         weights = source.weights() if weights is None else weights
     shares = member_shares(config)
-    chosen: Sequence[Task] = draw_tasks(
-        tasks, iteration, train.groups, config.seed, weights, shares
-    )
-    starts = None
+    drawn = draw_tasks(tasks, iteration, train.groups, config.seed, weights, shares)
+    job = RolloutJob(drawn, train.group_size, iteration, shares_texts=True)
     for source in sources.values():
-        chosen, new_starts = source.choose(chosen, iteration)
-        starts = new_starts or starts
+        job = source.choose(job, weights)
     # Every host draws all tasks, from the same seed, and takes its share.
-    first_group, local_tasks = host_share(chosen)
-    ends = None
-    if train.refill_groups or train.finish_fraction < 1:
-        from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
-
-        spares = spare_groups(
-            tasks, iteration, train.groups, train.refill_groups, config.seed, weights, shares
-        )
-        _, local_spares = host_share(spares)
-        ends = EarlyEnd(train.finish_fraction, local_spares)
-    return RolloutJob(
-        local_tasks, train.group_size, iteration, first_group, starts, ends, shares_texts=True
-    )
+    first_group, local_tasks = host_share(job.tasks)
+    return replace(job, tasks=local_tasks, first_group=first_group)

@@ -21,7 +21,7 @@ from gigpo_jax.learner.signals.action_tags import action_tags
 from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout.curriculum import Curriculum
 from gigpo_jax.rollout.draws import draw_tasks
-from gigpo_jax.rollout.early_ends import spare_groups
+from gigpo_jax.rollout.group_ends import spare_groups
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SavedEpisode
 from gigpo_jax.tools.credit.command import main as credit

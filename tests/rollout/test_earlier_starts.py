@@ -19,6 +19,8 @@ from gigpo_jax.modes import sft, train
 from gigpo_jax.rollout import earlier_starts
 from gigpo_jax.rollout.earlier_starts import EarlierStarts
 from gigpo_jax.rollout.read_record import read_rollouts
+from gigpo_jax.rollout.recorded_starts import RecordedStarts
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import (
     BEGINNING,
@@ -65,6 +67,13 @@ def make_episode(
         for step, reward in enumerate(rewards)
     ]
     return Trajectory(task, group, 0, turns, past=past)
+
+
+def choose(
+    starts: EarlierStarts, tasks: Sequence[Task], iteration: int
+) -> tuple[Sequence[Task], RecordedStarts]:
+    job = starts.choose(RolloutJob(tasks, group_size=4, iteration=iteration), None)
+    return job.tasks, job.starts
 
 
 def test_groups_with_a_signal_give_one_state_each_and_the_oldest_go() -> None:
@@ -120,14 +129,14 @@ def test_a_state_of_an_episode_with_a_past_lies_behind_it() -> None:
 def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
     starts = make_starts(3)
     drawn = [TASKS[number] for number in (0, 4, 1, 5, 2, 6)]
-    tasks, states = starts.choose(drawn, 1)
+    tasks, states = choose(starts, drawn, 1)
     assert (tasks, states.pasts) == (drawn, {})
     starts.add([make_episode(TASKS[3], 0, [0.0, reward]) for reward in (0.0, 1.0)], 0)
     counts = set()
     for iteration in range(8):
-        tasks, states = starts.choose(drawn, iteration)
+        tasks, states = choose(starts, drawn, iteration)
         changed = states.pasts
-        tasks_again, states_again = starts.choose(drawn, iteration)
+        tasks_again, states_again = choose(starts, drawn, iteration)
         assert (tasks_again, states_again.pasts) == (tasks, changed)
         # The places of environment b have no state.
         assert {drawn[place].environment for place in changed} <= {"a"}
@@ -140,7 +149,7 @@ def test_some_tasks_are_replaced_by_states_of_their_environment() -> None:
     # As from a checkpoint.
     resumed = make_starts(3)
     resumed.restore(json.loads(json.dumps(starts.record())))
-    tasks_again, states_again = resumed.choose(drawn, 7)
+    tasks_again, states_again = choose(resumed, drawn, 7)
     assert (tasks_again, states_again.pasts) == (tasks, changed)
     assert len(counts) > 1
     assert max(counts) <= 3
@@ -172,7 +181,7 @@ def test_episodes_begin_there_and_are_counted_apart() -> None:
         assert len(starts.states) == sum(
             has_contrast(first[start : start + 4]) for start in range(0, 24, 4)
         )
-        tasks, states = starts.choose(all_tasks[:6], 1)
+        tasks, states = choose(starts, all_tasks[:6], 1)
         episodes = play(pool, starts=states, tasks=tasks, iteration=6)
         # A host plays its share of the groups from the same states.
         share = play(pool, starts=states, tasks=tasks[3:], iteration=6, first_group=3)

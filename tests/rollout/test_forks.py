@@ -15,8 +15,9 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.prompts import History, Prompt
 from gigpo_jax.env_bridge.types import Observation, Task
 from gigpo_jax.envs import registry
-from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
+from gigpo_jax.rollout.early_ends import EarlyEnd
 from gigpo_jax.rollout.fork_starts import Forks
+from gigpo_jax.rollout.group_ends import spare_groups
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.recorded_starts import past_before

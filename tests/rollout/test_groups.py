@@ -6,8 +6,9 @@ from typing import Any
 
 from gigpo_jax.engines.base import Completion, SamplingParams, request_key
 from gigpo_jax.env_bridge.processes.pool import EnvPool
-from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
+from gigpo_jax.rollout.early_ends import EarlyEnd
 from gigpo_jax.rollout.episode import EpisodeRunner
+from gigpo_jax.rollout.group_ends import spare_groups
 from gigpo_jax.rollout.rollout import RolloutJob, rollout
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import Trajectory, finished_steps, has_contrast
@@ -55,6 +56,10 @@ def test_groups_without_contrast_are_replaced_by_the_next_spare_group() -> None:
         assert same(play(pool, size=2, ends=EarlyEnd(spares=spares)), refilled), (
             "whatever ends first"
         )
+        # The second of two hosts has the spare groups of its own groups.
+        ends = EarlyEnd(spares=spares)
+        share = play(pool, size=2, ends=ends, tasks=tasks[3:6], first_group=3)
+        assert same(share, [t for t in refilled if t.group % 6 >= 3])
 
 
 class Straggling(StandIn):

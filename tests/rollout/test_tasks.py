@@ -1,5 +1,6 @@
 """The order of tasks is a function of seed and iteration alone."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -12,8 +13,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.rollout.curriculum import Curriculum
 from gigpo_jax.rollout.draws import draw_tasks
-from gigpo_jax.rollout.early_ends import spare_groups
-from gigpo_jax.rollout.tasks import host_share
+from gigpo_jax.rollout.early_ends import EarlyEnd
+from gigpo_jax.rollout.group_ends import spare_groups
+from gigpo_jax.rollout.tasks import choose_tasks, host_share, make_sources
 
 TASKS = [Task(f"t{i}", "", "train") for i in range(10)]
 
@@ -110,3 +112,41 @@ def test_hosts_have_contiguous_shares_of_the_groups(monkeypatch: pytest.MonkeyPa
         ):
             host_share(TASKS)
     assert shares == [(0, "ab"), (2, "cd"), (4, "ef")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sources"),
+    [
+        ({}, []),
+        ({"train.refill_groups": 2}, ["group_ends"]),
+        ({"train.finish_fraction": 0.5}, ["group_ends"]),
+        ({"train.forks": 1}, ["forks"]),
+        (
+            {
+                "train.curriculum": "success",
+                "train.refill_groups": 2,
+                "train.finish_fraction": 0.5,
+            },
+            ["curriculum", "group_ends"],
+        ),
+    ],
+)
+def test_a_config_names_its_sources(keys: dict[str, object], sources: list[str]) -> None:
+    config = default_config().unlock()
+    config.update_from_flattened_dict(keys)
+    tasks = [Task(f"{kind}{number}", kind, "train") for kind in "ab" for number in range(4)]
+    assert [*make_sources(config, tasks, is_training=True)] == sources
+
+
+def test_hosts_replace_their_groups_as_one_host_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = default_config().unlock()
+    config.train.groups, config.train.refill_groups, config.train.finish_fraction = 4, 2, 0.5
+    sources = make_sources(config, TASKS, is_training=True)
+    whole = choose_tasks(config, TASKS, sources, 5)
+    spares = spare_groups(TASKS, 5, groups=4, spares=2, seed=config.seed)
+    assert (whole.ends, whole.first_group) == (EarlyEnd(0.5, spares), 0)
+    assert whole.tasks == draw_tasks(TASKS, 5, 4, config.seed)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    second = choose_tasks(config, TASKS, sources, 5)
+    assert second == dataclasses.replace(whole, tasks=whole.tasks[2:], first_group=2)

@@ -7,7 +7,9 @@ at the start of the task.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
@@ -16,6 +18,7 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import episode_seed
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.starts import Starts
 from gigpo_jax.rollout.task_sources import TaskSource
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past
@@ -34,9 +37,9 @@ class ExpertStarts(TaskSource, Starts):
         self._iterations = config.train.expert_starts
         self._seed = config.seed
 
-    def choose(self, tasks: Sequence[Task], iteration: int) -> tuple[Sequence[Task], Starts]:
-        """Keeps the tasks."""
-        return tasks, self
+    def choose(self, job: RolloutJob, weights: np.ndarray | None) -> RolloutJob:
+        """Keeps the tasks, and begins their episodes."""
+        return replace(job, starts=self)
 
     def replayed_actions(self, length: int, iteration: int) -> int:
         """Number of actions that are replayed, of `length`."""

@@ -1,6 +1,7 @@
 """Episodes that begin in states of an expert's episode, ever earlier."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from ml_collections import ConfigDict
@@ -10,7 +11,9 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.methods.tcod.expert_starts import ExpertStarts
-from gigpo_jax.rollout.early_ends import EarlyEnd, spare_groups
+from gigpo_jax.rollout.early_ends import EarlyEnd
+from gigpo_jax.rollout.group_ends import spare_groups
+from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.trajectory import BEGINNING, EXPERT, Past, finished_steps
 from tests.rollout.stand_in import EXAMPLE, begin_with, play
@@ -48,7 +51,8 @@ def find_starts(pool: EnvPool, iteration: int, starts: ExpertStarts = STARTS) ->
 def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
     with EnvPool(EXAMPLE.build, workers=1, envs_per_worker=4) as pool:
         tasks = pool.tasks("train")
-        assert STARTS.choose(tasks, 0) == (tasks, STARTS)
+        job = RolloutJob(tasks, group_size=2, iteration=0)
+        assert STARTS.choose(job, None) == replace(job, starts=STARTS)
         pasts = find_starts(pool, 0)
         episodes = play(pool, groups=6, size=2, starts=STARTS, iteration=0)
         # Iterations have experts of their own; far behind the longest episode none is replayed.
