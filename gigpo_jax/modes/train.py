@@ -214,8 +214,9 @@ class Trainer:
         self.done = self.saved = record["iteration"]
         self.pending = record["pending"]
         for name, source in self.sources.items():
-            # A source without a memory has no record in older checkpoints.
-            source.restore(record.get(name))
+            # Without a record, as in checkpoints older than the source, it has nothing to continue.
+            if record.get(name) is not None:
+                source.restore(record[name])
         iterations = self.config.train.iterations
         if self.done >= iterations and self.pending is None:
             report.say(

@@ -84,4 +84,4 @@ class TaskSource:
         return None
 
     def restore(self, record: Any) -> None:
-        """Continues from a `record`."""
+        """Continues from a `record` that is not None."""

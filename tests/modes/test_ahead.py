@@ -119,5 +119,6 @@ def test_a_resumed_run_has_what_the_checkpoint_recorded() -> None:
     # The record of `pending` is written again.
     assert resumed._restore() == {"step": 6, "done": 7}
     assert (resumed.done, resumed.saved, resumed.pending) == (7, 7, {"loss": 2.0})
-    assert [source.value for source in resumed.sources.values()] == [0, 3, None]
+    # A source that the checkpoint does not know begins as in a new run.
+    assert [source.value for source in resumed.sources.values()] == [0, 3, 1]
     assert records == [70]
