@@ -5,6 +5,8 @@ from gigpo_jax.rl.algorithm_types import NO_STEP, ONE_EACH
 
 CRITIC = "gigpo_jax.learner.signals.critic:Critic"
 ACTION_SPANS = "gigpo_jax.learner.signals.action_spans:ActionSpans"
+# The model that `rl.settings.teacher` names.
+TEACHERS = ("gigpo_jax.learner.teachers:FrozenModel", "gigpo_jax.learner.teachers:ServedModel")
 STEP = {"step_weight": 1.0}  # the whole advantage is of the step
 # Gains and outcomes have other units: both are standardised.
 GAINS = NO_STEP | {"normalize": "mean_std"}

@@ -27,7 +27,7 @@ from gigpo_jax.methods.igpo.known_answers import KnownAnswers
 from gigpo_jax.methods.oprl.implicit_rewards import ImplicitRewards
 from gigpo_jax.methods.rebel.belief_grades import BeliefGrades
 from gigpo_jax.methods.rlvmr.tags import Tags
-from gigpo_jax.methods.serl.teacher import Teacher
+from gigpo_jax.methods.serl.teacher import HindsightTeacher
 from gigpo_jax.methods.spa_rl.executable import ExecutableActions
 from gigpo_jax.methods.strata.strategies import Strategies
 from gigpo_jax.methods.text_critic.critic import TextCritic
@@ -65,7 +65,7 @@ def signals_of(algorithm: str) -> list[type[Signal]]:
         ("step_ppo", [Critic]),
         ("hiper", [PlanParts, PlanCritic]),
         ("rebel", [BeliefGrades]),
-        ("serl", [Teacher, ActionSpans]),
+        ("serl", [HindsightTeacher, ActionSpans]),
         ("response_weight", [ActionSpans]),
         ("a2tgpo", [KnownAnswers, ClipScales]),
         ("strata", [Strategies]),

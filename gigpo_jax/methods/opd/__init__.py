@@ -3,13 +3,7 @@
 from gigpo_jax.core.settings import NOT_NEGATIVE, Rule, Setting
 from gigpo_jax.methods.opd.advantages import distillation_advantages, opd
 from gigpo_jax.rl.algorithm_types import BASE, Algorithm
-from gigpo_jax.rl.shared_settings import BASE_GRPO
-
-
-def is_served(teacher: str) -> bool:
-    """Whether the setting `teacher` names servers and no model folder."""
-    return teacher.startswith(("http://", "https://"))
-
+from gigpo_jax.rl.shared_settings import BASE_GRPO, TEACHERS
 
 MODEL = Rule(
     "a model folder, ORG/NAME of the Hub, or vLLM servers as http://host:port",
@@ -30,10 +24,7 @@ METHOD = Algorithm(
     },
     defaults={"kl_coef": 0.0},
     token_advantages=distillation_advantages,
-    signals=(
-        "gigpo_jax.methods.opd.frozen_teacher:FrozenTeacher",
-        "gigpo_jax.methods.opd.served_teacher:ServedTeacher",
-    ),
+    signals=TEACHERS,
     changes="the advantages of tokens",
     is_graded=False,
 )

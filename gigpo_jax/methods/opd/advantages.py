@@ -9,8 +9,8 @@ the teacher, so its policy gradient lowers that divergence. It has no reward and
 `outcome` 0, the default, the environment only gives the states. TCOD (arXiv 2604.24005) has this
 advantage, with curricula of the episodes' length that are not part of it.
 
-A wrapper: A is the advantage of `base`. The teacher is a model folder with the tokenizer of the
-policy (`gigpo_jax.methods.opd.frozen_teacher`).
+A wrapper: A is the advantage of `base`. The teacher is a model with the tokenizer of the policy,
+from a folder or behind servers (`gigpo_jax.learner.teachers`).
 """
 
 from collections.abc import Callable

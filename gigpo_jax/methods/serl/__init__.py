@@ -27,7 +27,7 @@ METHOD = Algorithm(
     defaults={"kl_coef": 0.0},
     token_advantages=hindsight_advantages,
     signals=(
-        "gigpo_jax.methods.serl.teacher:Teacher",
+        "gigpo_jax.methods.serl.teacher:HindsightTeacher",
         ACTION_SPANS,
     ),
     changes="the advantages of tokens",

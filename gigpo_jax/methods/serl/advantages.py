@@ -11,8 +11,8 @@ iteration:
     l   = strength max(0, 1 - k / iterations)
 
 pi is the policy of the update, without a gradient. pi_T is a copy of it, renewed every 10
-iterations; `gigpo_jax.methods.serl.teacher` has it, `.hindsight` what it reads. A wrapper: A is
-the advantage of `base` (GRPO in the paper).
+iterations (`gigpo_jax.learner.teachers`); `.teacher` and `.hindsight` have what it reads. A
+wrapper: A is the advantage of `base` (GRPO in the paper).
 """
 
 from collections.abc import Callable

@@ -16,8 +16,8 @@ from gigpo_jax.devices.mesh import make_mesh
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.table import signal_bytes
+from gigpo_jax.learner.teachers import FrozenModel
 from gigpo_jax.methods.opd.advantages import distillation_advantages
-from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
 from gigpo_jax.models import decoder, next_tokens
 from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer
@@ -129,7 +129,7 @@ def test_the_teacher_scores_the_tokens_that_the_policy_sampled(
     learner = learner_of(tokenizer, teacher_folder)
     steps = steps_of(learner)
     credited = CreditedSteps(learner.score_steps(steps), {}, NO_CREDIT, 0)
-    scores = find_signal(learner, FrozenTeacher).compute_fields(credited)["teacher"]
+    scores = find_signal(learner, FrozenModel).compute_fields(credited)["teacher"]
     shape = decoder.DecoderConfig(tokenizer.vocab_size, 24, 40, 2, 3, 1, 8)
     for step, score in zip(steps, scores, strict=True):
         prompt = step.turn.prompt_tokens
@@ -160,7 +160,7 @@ def test_updates_bring_the_policy_nearer_to_the_teacher(
     learner = learner_of(tokenizer, teacher_folder)
     steps = steps_of(learner)
     scored = learner.score_steps(steps)
-    teacher = find_signal(learner, FrozenTeacher).compute_fields(
+    teacher = find_signal(learner, FrozenModel).compute_fields(
         CreditedSteps(scored, {}, NO_CREDIT, 0)
     )["teacher"]
     start = scored.token_logprobs.logprob

@@ -24,8 +24,7 @@ from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.engines.remote.protocol import ServerFault
 from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.scored_steps import CreditedSteps
-from gigpo_jax.methods.opd.frozen_teacher import FrozenTeacher
-from gigpo_jax.methods.opd.served_teacher import ServedTeacher
+from gigpo_jax.learner.teachers import FrozenModel, ServedModel
 from gigpo_jax.models.files.weights import load_hf
 from gigpo_jax.models.text.tokenizer import Tokenizer, load_tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
@@ -153,9 +152,9 @@ def test_scores_are_those_of_the_response_tokens_and_a_conversation_is_one_text(
     steps = make_steps()
     with serve(answers) as url:
         learner = learner_of(url, tokenizer)
-        assert find_signal(learner, FrozenTeacher) is None
+        assert find_signal(learner, FrozenModel) is None
         answers.texts.clear()
-        scores = teacher_scores(learner, ServedTeacher, steps)
+        scores = teacher_scores(learner, ServedModel, steps)
     for step, score in zip(steps, scores, strict=True):
         prompt = step.turn.prompt_tokens.tolist()
         text = prompt + step.turn.response_tokens.tolist()
@@ -177,7 +176,7 @@ def test_a_server_that_fails_is_not_waited_for_while_another_answers(tokenizer: 
 
         bad.fail = fail
         good.texts.clear()
-        scores = teacher_scores(learner, ServedTeacher, make_steps())
+        scores = teacher_scores(learner, ServedModel, make_steps())
     assert len(good.texts) == 8
     assert len(failures) == 4  # its half of the first requests, and no repetition
     assert all(len(score) == 3 for score in scores)
@@ -189,10 +188,10 @@ def test_servers_that_are_lost_end_the_run_within_the_limit(tokenizer: Tokenizer
         learner = learner_of(url, tokenizer)
         answers.fail = lambda: web.Response(status=503, text="overloaded")
         with pytest.raises(EngineLost, match=r"rl\.settings\.teacher: http.*status 503: overl"):
-            teacher_scores(learner, ServedTeacher, make_steps())
+            teacher_scores(learner, ServedModel, make_steps())
         answers.fail = lambda: web.Response(status=400, text="too long")
         with pytest.raises(EngineLost, match="refuses the request: too long"):
-            teacher_scores(learner, ServedTeacher, make_steps())
+            teacher_scores(learner, ServedModel, make_steps())
 
 
 @pytest.mark.parametrize(
@@ -259,8 +258,8 @@ def test_a_real_server_scores_as_the_folder_does_until_it_is_killed(
         steps = make_steps()
         served = learner_of(urls, tokenizer, connect_timeout_s=5.0)
         local = learner_of(str(serving.TINY), tokenizer)
-        expected = teacher_scores(local, FrozenTeacher, steps)
-        theirs = teacher_scores(served, ServedTeacher, steps)
+        expected = teacher_scores(local, FrozenModel, steps)
+        theirs = teacher_scores(served, ServedModel, steps)
         for one, other in zip(theirs, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
         assert np.ptp(np.concatenate(expected)) > 1
@@ -270,7 +269,7 @@ def test_a_real_server_scores_as_the_folder_does_until_it_is_killed(
             assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-3), name
         assert metrics[0]["policy/grad_norm"] > 0.01
 
-        scorer = find_signal(served, ServedTeacher)._scorer
+        scorer = find_signal(served, ServedModel)._scorer
         texts = [np.arange(60, dtype=np.int32) + number for number in range(200)]
         timer = threading.Timer(0.3, serving.kill_hard, [processes[0]])
         timer.start()

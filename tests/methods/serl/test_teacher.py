@@ -14,9 +14,8 @@ from gigpo_jax.learner.learner import Learner
 from gigpo_jax.learner.samples import Sample
 from gigpo_jax.learner.scored_steps import CreditedSteps
 from gigpo_jax.learner.signals.hindsight import CLOSING, hindsight_prompt
-from gigpo_jax.methods.serl import teacher as teacher_module
 from gigpo_jax.methods.serl.hindsight import TITLES
-from gigpo_jax.methods.serl.teacher import Teacher
+from gigpo_jax.methods.serl.teacher import HindsightTeacher
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
 from gigpo_jax.policy import Policy
@@ -97,10 +96,10 @@ def test_it_reads_the_prompt_and_what_came_of_the_action(tokenizer: Tokenizer) -
 def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teacher_module, "REFRESH", 2)
+    monkeypatch.setattr(HindsightTeacher, "refresh", 2)
     steps = steps_of(tokenizer)
     learner = learner_of(tokenizer, iterations=3)
-    teacher = find_signal(learner, Teacher)
+    teacher = find_signal(learner, HindsightTeacher)
     read = [
         Sample(
             hindsight_prompt(tokenizer, s.turn, f"{TITLES['feedback']}\n{s.turn.feedback}", 100),
@@ -129,7 +128,7 @@ def test_it_is_renewed_when_due_and_scores_until_hindsight_ends(
 def test_stopped_and_resumed_equals_uninterrupted(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teacher_module, "REFRESH", 2)
+    monkeypatch.setattr(HindsightTeacher, "refresh", 2)
     steps = steps_of(tokenizer)
     whole = learner_of(tokenizer)  # the copy is of the policy before iteration 2
     learn(whole, steps, range(3))
