@@ -118,7 +118,7 @@ class Past:
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
       source: Key under `train` that begins episodes after these actions: `FORKS`, `EXPERT` or
-        `EARLIER`; with the last two all episodes of a group begin there.
+        `EARLIER`; with the last two all episodes of a group begin there. "": no key of training.
       plan: Plan that the policy has stated; None: none yet.
     """
 
@@ -127,7 +127,7 @@ class Past:
     reward: float = 0.0
     tokens: int = 0
     responses: tuple[tuple[int, ...], ...] = ()
-    source: str = FORKS
+    source: str = ""
     plan: str | None = None
 
 

@@ -14,7 +14,7 @@ from gigpo_jax.learner.loss_weights import episode_weights
 from gigpo_jax.learner.samples import step_samples, training_samples
 from gigpo_jax.learner.step_columns import step_columns
 from gigpo_jax.rl.algorithms import find_algorithm, make_advantages
-from gigpo_jax.trajectory import Past, Step, StepCredit, Trajectory, finished_steps
+from gigpo_jax.trajectory import FORKS, Past, Step, StepCredit, Trajectory, finished_steps
 from tests.turns import make_turn
 
 SETTINGS = {"gamma": 0.9, "step_weight": 0.5, "normalize": "mean_std"}
@@ -31,7 +31,7 @@ def make_steps(*groups: list[Episode], penalty: float = 0.0) -> list[Step]:
                 make_turn(action=action, reward=reward, penalty=penalty * (action == "b"))
                 for action, reward in zip(actions, rewards, strict=True)
             ]
-            start = Past(tuple(past))
+            start = Past(tuple(past), source=FORKS)
             trajectories.append(Trajectory(TASK, group, member, turns, past=start))
     return finished_steps(trajectories)
 

@@ -193,7 +193,7 @@ def test_statistics_of_episodes_leave_forks_out() -> None:
 
     lost = episode(0, [-0.1, -0.1, -0.1])
     won = episode(1, [-0.1, 10.0])
-    fork = episode(2, [-0.1, -0.1], Past(("look",), None, -0.1, 3))
+    fork = episode(2, [-0.1, -0.1], Past(("look",), None, -0.1, 3, source="forks"))
     trajectories = [lost, won, fork, fork]
     steps = finished_steps(trajectories)
     metrics = rollout_metrics(trajectories, ["heat"])

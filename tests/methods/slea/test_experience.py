@@ -17,7 +17,7 @@ from gigpo_jax.methods.slea.experience import (
     join_lessons,
     rate_episodes,
 )
-from gigpo_jax.trajectory import Past, Trajectory
+from gigpo_jax.trajectory import FORKS, Past, Trajectory
 from tests.turns import make_turn
 
 SHELF = "You arrive at shelf 1. On the shelf 1, you see a mug 1, and a plate 2."
@@ -149,7 +149,7 @@ def test_lessons_are_about_the_best_and_worst_episodes() -> None:
         episode(1, 2, 0.0, aborted=True),
         # Nothing is learned from this one, and that one had another start.
         episode(0, 3, 40.0, replaced=True),
-        episode(0, 4, 20.0, past=Past(("go",))),
+        episode(0, 4, 20.0, past=Past(("go",), source=FORKS)),
     ]
     chosen = choose_episodes(trajectories, alone)
     # Returns 10, 0, -1, mean 3.

@@ -25,7 +25,7 @@ from gigpo_jax.tools.credit.estimates import (
     own_variant,
     parse_variants,
 )
-from gigpo_jax.trajectory import Past, Step, Turn
+from gigpo_jax.trajectory import FORKS, Past, Step, Turn
 from tests.models.shapes import SMALL
 from tests.turns import make_step
 
@@ -185,7 +185,7 @@ def test_continuations_are_graded_where_there_are_forks() -> None:
     whole = steps(list("abcad"))
     assert missing_columns(given_columns(whole), rl)["vineppo"] == ["forked"]
     for step in whole[3:]:
-        step.episode.past = Past(("look",))
+        step.episode.past = Past(("look",), source=FORKS)
     missing = missing_columns(given_columns(whole), rl)
     assert "vineppo" not in missing
     assert missing["rloo"] == ["episodes without forks"]
