@@ -172,7 +172,7 @@ def test_one_host_that_stops_ends_all_with_one_checkpoint_and_one_message(
         (
             "train",
             "modes.train",
-            "make_objective",
+            "local_rows",
             "broken",
             [],
         ),  # the other host then waits in a computation

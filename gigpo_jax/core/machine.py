@@ -12,7 +12,6 @@ INSTRUCTIONS = ("fma", "avx", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "
 # These compute numbers of a run, or compile the programs that do.
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "flax", "optax")
 THREADS_VARIABLE = "NPROC"  # XLA's threads on CPUs; unset: one a core
-RECORD = "machine.json"  # in the workdir of a run
 _CPU_INFO = Path("/proc/cpuinfo")
 # Core 0 stands for all.
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

@@ -32,6 +32,7 @@ from gigpo_jax.run.hosts import Hosts, Stop
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.progress import Bar, format_duration, show_progress
+from gigpo_jax.run.records import CHECKPOINTS
 from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from gigpo_jax.run.workdir import host_folder
 
@@ -102,7 +103,7 @@ class Imitation:
         )
         self._logprobs = make_logprobs(forward, chunk=chunk)
 
-        self._checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+        self._checkpoints = Checkpointer(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
         restored = restore_state(self._checkpoints, self.state, state_shardings)
         self.done = 0
         covered: dict[str, int] = {}

@@ -11,6 +11,7 @@ from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, panel_record
 from gigpo_jax.rollout.worker import RolloutWorker
+from gigpo_jax.run.records import EVALUATIONS
 from gigpo_jax.trajectory import Trajectory
 
 
@@ -25,7 +26,7 @@ class PanelEvaluation:
         assert selection is not None, "the run has no panel"
         self._panel, self._tasks = selection
         self._config = config
-        self._folder = workdir / "evaluations"
+        self._folder = workdir / EVALUATIONS
 
     async def play(self, worker: RolloutWorker, *, in_full: bool) -> dict[str, list[Trajectory]]:
         """Plays this host's share of the panel; in full: greedily too, with `eval.greedy`."""

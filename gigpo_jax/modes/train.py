@@ -19,7 +19,6 @@ from gigpo_jax.devices.mesh import learner_mesh
 from gigpo_jax.engines.base import EngineLost
 from gigpo_jax.learner.finite import NotFinite
 from gigpo_jax.learner.learner import Learner
-from gigpo_jax.learner.objective import make_objective
 from gigpo_jax.learner.signals.table import signal_bytes
 from gigpo_jax.models.decoder import active_param_count
 from gigpo_jax.rollout.environment import RunEnvironment, all_tasks, list_environments
@@ -39,6 +38,7 @@ from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
+from gigpo_jax.run.records import CHECKPOINTS, ROLLOUTS
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
 
@@ -138,9 +138,8 @@ class Trainer:
         self.workdir = workdir
         self.hosts = hosts
         self.mesh = learner_mesh(config)
-        # This and the next lines are called for their errors, before a model is loaded.
+        # This and the next line are called for their errors, before a model is loaded.
         local_rows(self.mesh, config.batch.rows)
-        make_objective(config)
         loggers = find_loggers(config)
         environments = list_environments(config)
         with show_stage("reading the tasks"):
@@ -168,7 +167,7 @@ class Trainer:
         # servers, then metrics, then checkpoints.
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.timers.compilation())
-            self.checkpoints = Checkpointer(workdir / "checkpoints", keep=config.checkpoint.keep)
+            self.checkpoints = Checkpointer(workdir / CHECKPOINTS, keep=config.checkpoint.keep)
             resources.callback(self.checkpoints.close)
             # Before writer and worker: it says where metrics.jsonl ends, and the engine's weights.
             covered = self._restore()
@@ -409,7 +408,7 @@ class Trainer:
         )
         # The folder is shared: each host writes a file of its own.
         name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
-        write_rollouts(self.workdir / "rollouts" / name, rollouts)
+        write_rollouts(self.workdir / ROLLOUTS / name, rollouts)
         self.writer.text(self.done + 1, "rollout/sample", sample_text(rollouts))
         self.writer.pictures(self.done + 1, PICTURES, sample_pictures(rollouts))
 

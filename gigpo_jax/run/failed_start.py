@@ -5,10 +5,10 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gigpo_jax.run.records import LOCK, METRICS
+from gigpo_jax.run.records import CHECKPOINTS, LOCK, METRICS
 
 # Logs of servers stay: errors name them.
-_CREATED_BY_START = ("checkpoints", METRICS)
+_CREATED_BY_START = (CHECKPOINTS, METRICS)
 
 
 def remove_created(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.core.machine import RECORD
+from gigpo_jax.run.records import MACHINE
 
 
 def name_type(machine: Mapping[str, Any]) -> str:
@@ -27,7 +27,7 @@ def name_type(machine: Mapping[str, Any]) -> str:
 def read_types(folder: Path) -> tuple[str, ...]:
     """Reads the machine types of the run in `folder`; none if the folder has no record."""
     try:
-        starts = json.loads((folder / RECORD).read_text(encoding="utf-8"))["starts"]
+        starts = json.loads((folder / MACHINE).read_text(encoding="utf-8"))["starts"]
         return tuple(dict.fromkeys(name_type(start) for start in starts))
     # The record is information only. A damaged one must not stop the tool that shows the run.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

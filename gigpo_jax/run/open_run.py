@@ -13,6 +13,7 @@ from gigpo_jax.policy import Policy, SignalBytes
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_stage
+from gigpo_jax.run.records import CHECKPOINTS
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class OpenRun:
     @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
-        return self.workdir / "checkpoints"
+        return self.workdir / CHECKPOINTS
 
     @property
     def params(self) -> Any:
@@ -80,5 +81,5 @@ def open_run(
         local_rows(mesh, config.batch.rows)
     policy = open_policy(config, workdir, mesh, signal_bytes, samples=samples)
     with show_stage("reading the newest checkpoint"):
-        trained, version = newest_params(workdir / "checkpoints", policy.trained)
+        trained, version = newest_params(workdir / CHECKPOINTS, policy.trained)
     return OpenRun(config, workdir, mesh, policy, trained, version)

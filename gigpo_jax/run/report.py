@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.run.progress import format_duration, print_lines
+from gigpo_jax.run.records import CHECKPOINTS, METRICS, ROLLOUTS
 
 
 def say(text: str) -> None:
@@ -136,11 +137,11 @@ def print_end(config: ConfigDict, workdir: Path) -> None:
     has_board = "tensorboard" in config.log.to
     lines = [
         "done.",
-        f"  metrics      {workdir}/metrics.jsonl",
+        f"  metrics      {workdir}/{METRICS}",
         *[f"  TensorBoard  {workdir}/tensorboard/"] * has_board,
-        f"  rollouts     {workdir}/rollouts/ "
+        f"  rollouts     {workdir}/{ROLLOUTS}/ "
         "(docs/rollouts.md: prompts, responses, anchors, advantages)",
-        f"  checkpoints  {workdir}/checkpoints/",
+        f"  checkpoints  {workdir}/{CHECKPOINTS}/",
         "next:",
         f"  {inspect}    (the credit of every step, as one HTML page)",
         *[f"  {board}"] * has_board,

@@ -11,7 +11,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.run import report
-from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE
+from gigpo_jax.run.records import BASE, CHECKPOINTS, CONFIG, FIX_TORN_FILE
 from gigpo_jax.run.saved_runs import describe_nearest
 
 
@@ -83,7 +83,7 @@ def check_run(workdir: Path, config: ConfigDict, *, initial: bool) -> None:
       InputError: there is no checkpoint, or there is one and `initial` is given; or the run has
         another model.
     """
-    has_checkpoints = any((workdir / "checkpoints").glob("*"))
+    has_checkpoints = any((workdir / CHECKPOINTS).glob("*"))
     if initial and has_checkpoints:
         raise InputError(
             f"the folder {workdir} holds checkpoints",
@@ -149,7 +149,7 @@ def check_adapter(workdir: Path, config: ConfigDict, base: str) -> None:
     Raises:
       InputError: names what differs.
     """
-    if not (workdir / CONFIG).exists() or not any((workdir / "checkpoints").glob("*")):
+    if not (workdir / CONFIG).exists() or not any((workdir / CHECKPOINTS).glob("*")):
         return
     saved_config = flatten(read_object(workdir / CONFIG, FIX_TORN_FILE))
     adapter = _adapter_settings(flatten(config.to_dict()))

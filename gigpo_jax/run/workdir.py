@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, read_object, write_json
-from gigpo_jax.core.machine import RECORD, describe_machine
+from gigpo_jax.core.machine import describe_machine
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE, LOCK
+from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE, LOCK, MACHINE
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def record_machine(workdir: Path, done: int) -> None:
     """
     if jax.process_index() > 0:
         return
-    path = workdir / RECORD
+    path = workdir / MACHINE
     starts = []
     # A record for people: a damaged one stops no run.
     with contextlib.suppress(InputError):

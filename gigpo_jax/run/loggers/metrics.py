@@ -17,6 +17,7 @@ from gigpo_jax.config.keys import flatten
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.run.loggers.loggers import Logger, Start, run_name
 from gigpo_jax.run.progress import note_compilation
+from gigpo_jax.run.records import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class MetricsWriter:
         """
         self.step = step
         self._done = done
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS
         with storage_errors(self._path):
             folder.mkdir(parents=True, exist_ok=True)
             # Before the cut, which reads the file.

@@ -13,6 +13,7 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS
+from gigpo_jax.run.records import CONFIG, METRICS
 from gigpo_jax.run.resumed import check_same_config
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -149,8 +150,8 @@ def _play_run(run: CampaignRun) -> int:
 def is_finished(folder: Path) -> bool:
     """Whether the run of a workdir has all its iterations."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
     if not lines:

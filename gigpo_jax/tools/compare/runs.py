@@ -19,6 +19,7 @@ from gigpo_jax.config.saved import affects_results
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.run.machine_types import read_types
+from gigpo_jax.run.records import EVALUATIONS
 from gigpo_jax.run.saved_runs import read_records
 
 # The task, the model and the budget must be equal. The algorithm, its settings, settings of the
@@ -93,7 +94,7 @@ def read_run(folder: Path) -> Run:
     # The tasks themselves are compared: 0 (all) and their number are the same.
     config.pop("eval.tasks")
     metrics = {record["step"]: record for record in records}
-    paths = sorted((folder / "evaluations").glob("iteration_*.json"))
+    paths = sorted((folder / EVALUATIONS).glob("iteration_*.json"))
     evaluations = [read_object(path, fix="give another workdir") for path in paths]
     # A run that was killed after an evaluation resumes before it: its metrics decide.
     evaluations = [evaluation for evaluation in evaluations if evaluation["iteration"] in metrics]

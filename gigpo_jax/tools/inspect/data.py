@@ -20,6 +20,7 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run.machine_types import read_types
+from gigpo_jax.run.records import EVALUATIONS, ROLLOUTS
 from gigpo_jax.run.saved_runs import read_records
 from gigpo_jax.tools.inspect.example import find_example
 from gigpo_jax.trajectory import FORKS
@@ -135,7 +136,7 @@ def _read_newest_groups(
 def list_rollouts(folder: Path) -> list[Path]:
     """The files of saved rollouts, newest first, behind the ones with measured advantages."""
     measured_paths = sorted((folder / "credit").glob(f"*/rollouts{SUFFIX}"), reverse=True)
-    return measured_paths + sorted((folder / "rollouts").glob(f"*{SUFFIX}"), reverse=True)
+    return measured_paths + sorted((folder / ROLLOUTS).glob(f"*{SUFFIX}"), reverse=True)
 
 
 def read_measured_steps(rollouts: Path) -> MeasuredSteps:
@@ -160,7 +161,7 @@ def pack_json(value: Any) -> str:
 
 def summarize_panel(folder: Path) -> dict[str, Any] | None:
     """Success by task type with 95% intervals, at the run's first and last evaluation, or None."""
-    paths = sorted((folder / "evaluations").glob("iteration_*.json"))
+    paths = sorted((folder / EVALUATIONS).glob("iteration_*.json"))
     if not paths:
         return None
     # A run with one evaluation has the same path twice.

@@ -8,6 +8,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.web_server import host_error
+from gigpo_jax.run.records import METRICS
 from gigpo_jax.tools.inspect.data import list_rollouts
 from gigpo_jax.tools.inspect.page import render_page
 
@@ -26,7 +27,7 @@ def describe_version(folders: Sequence[Path]) -> str:
     """A text that changes with logged iterations and saved rollouts."""
     words = []
     for folder in folders:
-        metrics = folder / "metrics.jsonl"
+        metrics = folder / METRICS
         # The file only grows, so its size is a version and nothing need be read.
         words.append(str(metrics.stat().st_size if metrics.exists() else 0))
         words += [path.name for path in list_rollouts(folder)[:1]]
