@@ -7,11 +7,11 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
 from gigpo_jax.config.keys import PART_DEFAULTS, PARTS, is_default, value_of
-from gigpo_jax.config.requirements import require, signal_classes
+from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
 from gigpo_jax.envs import registry
-from gigpo_jax.rl.algorithms import find_algorithm
+from gigpo_jax.rl.algorithms import find_algorithm, make_advantages
 from gigpo_jax.rl.types import COLUMNS_OF_STEPS
 
 
@@ -125,13 +125,13 @@ def _check_algorithm(config: ConfigDict, run: ConfigDict) -> None:
         # A default that breaks its own rule stands for what every user has to give.
         complaint = declared.complaint(config.rl.settings[setting])
         require(not complaint, config, f"rl.settings.{setting}", complaint)
-    if "shrinkage" in config.rl.settings:
-        from gigpo_jax.rl.fixed_point import check_fixed_point
-
-        check_fixed_point(config.rl.settings, config.rl.gamma)
+    rl = config.rl
+    rules = {"gamma": rl.gamma, "step_weight": rl.step_weight, "normalize": rl.normalize}
+    # For its errors: settings that are right alone and wrong together.
+    make_advantages(rl.algorithm, rl.preset, **rules, **rl.settings)
     if algorithm.check:
         load_reference(algorithm.check, key="config.rl.algorithm")(config)
-    signals = signal_classes(config)
+    signals = algorithm.load_signals()
     filled = {name for signal in signals for name in signal.columns}
     for name in {*algorithm.columns} - {*COLUMNS_OF_STEPS} - filled:
         require(False, config, "rl.algorithm", f"no signal of it fills its column {name}")

@@ -1,13 +1,9 @@
 """Conditions on single keys, which raise an InputError with key, value and fix."""
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.keys import is_default, value_of
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.core.references import load_reference
-from gigpo_jax.rl.algorithms import find_algorithm
 
 
 def require(holds: bool, config: ConfigDict, name: str, reason: str, fix: str = "") -> None:
@@ -21,10 +17,3 @@ def require_default(config: ConfigDict, name: str, reader: str) -> None:
     """Raises an InputError for a set key that has an effect with another setting only."""
     # Its value and not its presence: a resolved config has every key.
     require(is_default(config, name), config, name, f"not read by {reader}", "leave it out")
-
-
-def signal_classes(config: ConfigDict) -> list[Any]:
-    """The classes of the signals that the algorithm of a config names."""
-    names = find_algorithm(config.rl.algorithm, config.rl.settings).signals
-    # By name: only a run whose algorithm has signals imports the learner for its checks.
-    return [load_reference(name, key="config.rl.algorithm") for name in names]

@@ -2,7 +2,8 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.requirements import require, signal_classes
+from gigpo_jax.config.requirements import require
+from gigpo_jax.rl.algorithms import find_algorithm
 
 
 def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
@@ -14,6 +15,7 @@ def require_steps(config: ConfigDict, key: str, text: str, fix: str) -> None:
       text: What they are, for the message.
       fix: Advice for the message.
     """
-    for signal in signal_classes(config):
+    algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
+    for signal in algorithm.load_signals():
         reason = signal.reads_steps_alone.format(text)
         require(not reason, config, key, f"{config.rl.algorithm} {reason}", fix)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.rl.advantages import Advantages
 from gigpo_jax.rl.gigpo import gigpo
@@ -62,6 +63,10 @@ class Algorithm:
     token_advantages: Callable[..., Array] | None = None
     takes_forks: bool = False
     fork_choice: str = ""
+
+    def load_signals(self) -> list[Any]:
+        """Imports the classes of its signals; a run whose algorithm has none imports none."""
+        return [load_reference(name, key="config.rl.algorithm") for name in self.signals]
 
 
 GIGPO = Algorithm(takes_forks=True)

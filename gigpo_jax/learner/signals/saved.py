@@ -7,7 +7,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gigpo_jax.learner.signals.base import Signal
-from gigpo_jax.learner.signals.table import algorithm_signals, needed_signals
+from gigpo_jax.learner.signals.table import needed_signals
 from gigpo_jax.policy import Policy
 from gigpo_jax.rl.algorithms import ALGORITHMS
 from gigpo_jax.trajectory import Step
@@ -15,7 +15,7 @@ from gigpo_jax.trajectory import Step
 
 def all_signals() -> list[type[Signal]]:
     """The signals of all algorithms."""
-    signals = [signal for entry in ALGORITHMS.values() for signal in algorithm_signals(entry)]
+    signals = [signal for entry in ALGORITHMS.values() for signal in entry.load_signals()]
     return list(dict.fromkeys(signals))
 
 

@@ -12,7 +12,6 @@ from gigpo_jax.learner.objective import config_algorithm
 from gigpo_jax.learner.scored_steps import ScoredSteps
 from gigpo_jax.models.decoder import DecoderConfig
 from gigpo_jax.policy import Policy
-from gigpo_jax.rl.algorithms import Algorithm
 
 if TYPE_CHECKING:
     # A run whose algorithm names no signal loads none.
@@ -22,14 +21,9 @@ if TYPE_CHECKING:
 REPLAYED_EXPERTS = "gigpo_jax.learner.signals.replayed_experts:ReplayedExperts"
 
 
-def algorithm_signals(algorithm: Algorithm) -> "list[type[Signal]]":
-    """The signals that an algorithm names."""
-    return [load_reference(name, key="config.rl.algorithm") for name in algorithm.signals]
-
-
 def needed_signals(config: ConfigDict) -> "list[type[Signal]]":
     """The signals that a run needs."""
-    signals = algorithm_signals(config_algorithm(config))
+    signals: list[type[Signal]] = config_algorithm(config).load_signals()
     if config.model.replay_routes:
         signals.append(load_reference(REPLAYED_EXPERTS, key="config.model.replay_routes"))
     return [signal for signal in signals if signal.is_needed(config)]
