@@ -3,6 +3,7 @@ with.
 """
 
 import pathlib
+import posixpath
 import re
 
 from setuptools import find_packages, setup
@@ -15,10 +16,48 @@ DATA = {
     "gigpo_jax.data.models": "models",
     "gigpo_jax.data.docs": "docs",
 }  # gigpo_jax.core.packaged finds them
+FOLDERS = {package.replace(".", "/"): folder for package, folder in DATA.items()}
+FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def relink_pages(library: pathlib.Path) -> None:
+    """Links of the pages in a built package lead to its files; links to other files become text."""
+    places = {folder: place for place, folder in FOLDERS.items()}
+    for page in library.rglob("*.md"):
+        place = page.relative_to(library).as_posix()
+        source = move(place, FOLDERS)
+
+        def relink(found: re.Match[str], place: str = place, source: str = source) -> str:
+            text, target, anchor = found.groups()
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+            path = move(path, places)
+            if not (library / path).exists():
+                return text
+            link = posixpath.relpath(path, posixpath.dirname(place)) + (anchor or "")
+            return f"{found[0].partition('[')[0]}[{text}]({link})"
+
+        pieces = FENCE.split(page.read_text(encoding="utf-8"))
+        pieces[::2] = [LINK.sub(relink, piece) for piece in pieces[::2]]
+        page.write_text("".join(pieces), encoding="utf-8")
+
+
+def move(path: str, folders: dict[str, str]) -> str:
+    """The path with the folder that it begins with replaced."""
+    for folder, other in folders.items():
+        if path.startswith(f"{folder}/"):
+            return f"{other}{path.removeprefix(folder)}"
+    return path
 
 
 class BuildPy(build_py):
-    """Takes the pages of docs/ without the programs that make them."""
+    """Takes the pages of docs/ without the programs that make them, and mends their links."""
+
+    def run(self) -> None:
+        """Copies the files, as setuptools calls it."""
+        super().run()
+        if not self.editable_mode:
+            relink_pages(pathlib.Path(self.build_lib))
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """The modules of a package, as setuptools calls it."""
@@ -48,10 +87,11 @@ setup(
             "tools/inspect/page.*",
             "tools/new/templates/**/*.txt",
             "**/*.txtpb",
+            "methods/*/README.md",
         ],
         # The quickstart's; the commands at the top of configs/*_sft.py make the others.
         "gigpo_jax.data.models": ["alfworld_tiny/*"],
-        "gigpo_jax.data.docs": ["*.md"],
+        "gigpo_jax.data.docs": ["*.md", "*.svg", "evidence/*.md"],
     },
     entry_points={"console_scripts": ["gigpo=gigpo_jax.__main__:main"]},
     install_requires=[

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gigpo_jax
+from tests.doc_pages import links
 from tests.wheels import (
     PACKAGES,
     ROOT,
@@ -55,8 +56,25 @@ def check_installation(environment: Environment) -> None:
     pip = [sys.executable, "-m", "pip", "--python", environment.scripts / "python"]
     problems = run_program(*pip, "check", folder=environment.folder).stdout
     assert not [line for line in problems.splitlines() if line.startswith("gigpo")], problems
-    pages = environment.call("gigpo", "--help").rpartition("pages in ")[2]
-    assert (Path(pages.partition(":")[0]) / "guide.md").is_file()
+    pages = Path(environment.call("gigpo", "--help").rpartition("pages in ")[2].partition(":")[0])
+    assert {"guide.md", "evidence.md", "evidence/real_model.md"} <= {
+        path.relative_to(pages).as_posix() for path in pages.rglob("*.md")
+    }
+    check_links(environment.site_packages / "gigpo_jax")
+
+
+def check_links(package: Path) -> None:
+    """Every link of a page leads to a file of the package."""
+    found = [
+        (page, target)
+        for page in package.rglob("*.md")
+        for target, _ in links(page.read_text(encoding="utf-8"))
+        if target
+    ]
+    assert [link for link in found if not (link[0].parent / link[1]).is_file()] == []
+    # Between pages and methods too, and to drawings.
+    expected = {"credit_steps.svg", "../../methods/hgpo/README.md", "../../data/docs/evidence.md"}
+    assert expected <= {target for _, target in found}
 
 
 def check_missing_model(environment: Environment) -> None:
