@@ -38,7 +38,7 @@ ROOMS = {
     "config": "The config",
     "run": "What a run keeps",
     "devices": "Devices",
-    "core": "Tools of all rooms",
+    "core": "Tools of all folders",
 }
 
 
@@ -139,21 +139,21 @@ def describe_files() -> str:
     """The section of the page."""
     files = run_files()
     text = (
-        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order, in each "
-        "room users before what they use; files of one line are left out. What other configs and evaluations (`modes/panel_evaluation.py`) "
-        "use is imported by name, or inside functions. A *signal* computes further columns of steps; *scores* are "
-        "log-probabilities of finished episodes under a model."
+        "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order: within each "
+        "section a file stands before the files that it imports (`__init__.py` is left out). What other configs and evaluations "
+        "(`modes/panel_evaluation.py`) need is imported by name, or inside functions. A *signal* computes further columns of steps; "
+        "*scores* are log-probabilities of finished episodes under a model."
     )
     lines = [TITLE, textwrap.fill(text, 120, break_on_hyphens=False)]
     for names, title in ROOMS.items():
         lines += ["", f"### {title}", ""]
         for file in files:
             path = file.relative_to(ROOT / "gigpo_jax")
-            if path.parts[0].removesuffix(".py") not in names.split() or count_lines(file) < 2:
+            if path.parts[0].removesuffix(".py") not in names.split() or path.name == "__init__.py":
                 continue
             summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
             sentence = re.split(r"(?<=[.:]) (?=[A-Z])", " ".join(summary.split()))[0]
-            line = f"- `{path.as_posix()}`: {sentence.rstrip(':')}"
+            line = f"- `{path.as_posix()}`: {sentence.rstrip(':.')}."
             lines += textwrap.wrap(line, 120, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
