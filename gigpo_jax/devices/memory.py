@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import all_hosts
+from gigpo_jax.devices.memory_advice import refuse_run
 from gigpo_jax.models.cache import cache_length
 from gigpo_jax.models.decoder import DecoderConfig, abstract_params, param_count
 
@@ -291,8 +292,6 @@ def check_memory(
     needed = _parts_at_peak(config, estimate)
     if limit is None or sum(needed.values()) <= limit:
         return
-    from gigpo_jax.devices.memory_advice import refuse_run
-
     raise refuse_run(config, estimate, needed, limit, count_older_policies(config))
 
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from gigpo_jax.devices.exchange import local_rows
+from gigpo_jax.learner.full_rows import fill_rows
 from gigpo_jax.models.decoder import DecoderConfig, active_param_count
 
 LENGTH_UNIT = 32  # fitted rows have a multiple of this number of tokens
@@ -124,8 +125,6 @@ def fit_packing(
     """
     lengths = row_lengths(longest, packing.length)
     if fit.fills:
-        from gigpo_jax.learner.full_rows import fill_rows
-
         pack = functools.partial(pack, pack_segments=fill_rows)
         packing = pack(packing.length)
         tokens = [sum(len(text.places) for text in texts) for texts in packing.placements]

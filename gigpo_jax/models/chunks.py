@@ -14,6 +14,7 @@ from gigpo_jax.models.decoding import run_layers
 from gigpo_jax.models.execution import Experts
 from gigpo_jax.models.layer import Params, select_last
 from gigpo_jax.models.rotary import model_angles
+from gigpo_jax.models.window_cache import write_window_tokens
 
 if TYPE_CHECKING:
     from gigpo_jax.models.vision.vision import Features
@@ -70,8 +71,6 @@ def extend(
         # Written first: rows of this call may be chunks of one prompt, and a later chunk reads the
         # keys of the earlier ones.
         if window:
-            from gigpo_jax.models.window_cache import write_window_tokens
-
             cache = write_window_tokens(cache, (key, value), index, slots, positions, capacity)
         else:
             cache = write_chunks(cache, key, value, index, slots, starts)

@@ -8,6 +8,7 @@ import jax
 
 from gigpo_jax.models.decoder_config import DecoderConfig, LayerSpan
 from gigpo_jax.models.layer import Params, Select, select_all
+from gigpo_jax.models.on_cpu import transpose_kernels
 
 
 def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
@@ -15,8 +16,6 @@ def split_layers(config: DecoderConfig, layers: Any) -> tuple[Any, ...]:
     places = range(len(jax.tree.leaves(layers)[0]))
     split = tuple(jax.tree.map(operator.itemgetter(index), layers) for index in places)
     if config.for_cpu:
-        from gigpo_jax.models.on_cpu import transpose_kernels
-
         split = tuple(map(transpose_kernels, split))
     return split
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +14,14 @@ from gigpo_jax.models.files.save_weights import save_hf
 from gigpo_jax.models.layers import INITIALIZER_RANGE
 from gigpo_jax.models.text.tokenizer import Tokenizer
 from gigpo_jax.models.text.word_tokenizer import word_tokenizer
+from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS, VisionConfig
 from gigpo_jax.policy import Policy, lora_config, param_shardings
-
-if TYPE_CHECKING:
-    from gigpo_jax.models.vision.vision_config import VisionConfig
 
 ADAPTER = "adapter"  # in an exported folder: the adapter alone
 
 
 def fresh_policy(config: ConfigDict, mesh: jax.sharding.Mesh, words: Iterable[str]) -> Policy:
     """Draws random weights of `model.shape` and makes a word-level tokenizer that knows `words`."""
-    from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS
-
     fields = dict(config.model.shape)
     tower = fields.pop("vision")
     head_dim = fields["hidden_size"] // fields["num_heads"]
@@ -59,13 +55,11 @@ def _scale_matrices(params: Any, factor: float) -> Any:
     return jax.tree.map_with_path(scale, params)
 
 
-def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> "VisionConfig":
+def _fresh_tower(fields: ConfigDict, tokenizer: Tokenizer, head_dim: int) -> VisionConfig:
     """The vision tower of `model.shape.vision`, where every eighth layer sees the whole image.
 
     These layers are counted back from the last one.
     """
-    from gigpo_jax.models.vision.vision_config import IMAGE_TOKENS, VisionConfig
-
     start, image, end = tokenizer.encode("".join(IMAGE_TOKENS))
     # The published shares of frame, row and column are 16, 24 and 24 of 64 frequencies.
     side_frequencies = 3 * head_dim // 16

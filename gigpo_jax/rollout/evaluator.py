@@ -11,6 +11,7 @@ from gigpo_jax.env_bridge.panels import Panel, check_panel, find_panel
 from gigpo_jax.env_bridge.types import Task
 from gigpo_jax.envs.panels import panel_folder
 from gigpo_jax.rollout.environment import RunEnvironment
+from gigpo_jax.rollout.mixed_tasks import join_panels
 from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.worker import RolloutWorker
 from gigpo_jax.trajectory import Trajectory
@@ -32,8 +33,6 @@ def panel_tasks(environments: Sequence[RunEnvironment]) -> tuple[Panel, tuple[Ta
     # A run with one environment has no labels: ids and panel stay as published.
     if "" in selections:
         return selections[""]
-    from gigpo_jax.rollout.mixed_tasks import join_panels
-
     panel = join_panels({label: panel for label, (panel, _) in selections.items()})
     return panel, tuple(task for _, tasks in selections.values() for task in tasks)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gigpo_jax.core.errors import InputError
+from gigpo_jax.core.png import png_size
 from gigpo_jax.rollout.record import (
     FORMAT,
     SHARED_TEXTS,
@@ -66,8 +67,6 @@ def read_rollouts(path: Path) -> Rollouts:
 
 
 def _parse_picture(text: str) -> bytes:
-    from gigpo_jax.core.png import png_size
-
     data = base64.b64decode(text, validate=True)
     png_size(data)  # raises ValueError if it is no PNG file
     return data

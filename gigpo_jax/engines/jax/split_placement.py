@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from gigpo_jax.engines.jax.placement import SLOTS, TENSOR, Placement, is_sharded
 from gigpo_jax.models.execution import Experts
 from gigpo_jax.models.expert_config import ExpertConfig
+from gigpo_jax.models.experts import sum_over_devices
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class SplitPlacement(Placement):
         devices = self.partition_devices
         if experts is None or apply is None or devices == 1 or experts.count % devices:
             return apply
-        from gigpo_jax.models.experts import sum_over_devices
 
         def apply_split(*arrays: jax.Array) -> jax.Array:
             # Inside `map_partitions`, whose mesh this uses: the other axis is manual there already.

@@ -23,6 +23,7 @@ import numpy as np
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.engines.base import Completion, EngineLost, OnTokens, SamplingParams
+from gigpo_jax.engines.prompt_images import check_images
 from gigpo_jax.engines.remote.probe import make_probe_scorer, scores_files
 from gigpo_jax.engines.remote.protocol import (
     Limits,
@@ -213,8 +214,6 @@ class RemoteEngine:
             vocab_size=self.config.vocab_size,
         )
         if images is not None or self.config.vision is not None:
-            from gigpo_jax.engines.prompt_images import check_images
-
             images = check_images(self.config.vision, prompt, images)
         stop_ids = select_stop_ids(params, self._stops)
         self.prompt_tokens += prompt.size

@@ -24,6 +24,7 @@ from gigpo_jax.models.files.weights import Leaf, list_leaves
 from gigpo_jax.models.files.write_config import config_json
 from gigpo_jax.models.text.tokenizer import Tokenizer, check_vocabulary
 from gigpo_jax.models.text.tokenizer_files import STOPS
+from gigpo_jax.models.vision.vision_config import PREPROCESSOR, preprocessor_json
 
 _NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # written
 
@@ -261,8 +262,6 @@ def _write_small_files(
     if stop_strings:
         files[STOPS] = {"stop_strings": list(stop_strings)}
     if config.vision is not None:
-        from gigpo_jax.models.vision.vision_config import PREPROCESSOR, preprocessor_json
-
         files[PREPROCESSOR] = preprocessor_json(config.vision)
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")

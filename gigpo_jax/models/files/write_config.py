@@ -6,6 +6,7 @@ from typing import Any
 from gigpo_jax.models.decoder_config import DecoderConfig
 from gigpo_jax.models.families.family import find_family
 from gigpo_jax.models.files.hf_config import CRITIC
+from gigpo_jax.models.vision.vision_config import vision_json
 
 
 def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
@@ -46,8 +47,6 @@ def config_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
         content["head_dim"] = config.head_dim
     content |= family.write_keys(config)
     if config.vision is not None:
-        from gigpo_jax.models.vision.vision_config import vision_json
-
         content = vision_json(config.vision, content)
     if config.value_head:
         content |= {"architectures": [kind], "num_labels": config.value_head}

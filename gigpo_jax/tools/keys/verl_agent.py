@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gigpo_jax.config.command_line import parse_value
 from gigpo_jax.config.keys import KEYS
 from gigpo_jax.core.errors import InputError
 
@@ -286,8 +287,6 @@ def _config_name(overrides: Mapping[str, str]) -> str:
 
 def _invalid(flags: Flags) -> Iterator[str]:
     """What the keys do not take, for people."""
-    from gigpo_jax.config.command_line import parse_value
-
     for name, value in flags.items():
         key = KEYS[name]
         try:
