@@ -102,7 +102,6 @@ class Turn:
 
 
 FORKS = "forks"
-EXPERT = "expert_starts"
 EARLIER = "earlier_starts"
 
 
@@ -117,8 +116,8 @@ class Past:
       tokens: Number of response tokens of these actions, which are not sampled again.
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
-      source: Key under `train` that begins episodes after these actions: `FORKS`, `EXPERT` or
-        `EARLIER`; with the last two all episodes of a group begin there. "": no key of training.
+      source: Key under `train` that begins episodes after these actions; with another one than
+        `FORKS` all episodes of a group begin there. "": no key of training.
       plan: Plan that the policy has stated; None: none yet.
     """
 

@@ -100,7 +100,6 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
     "starts of episodes": {
         "train.forks": 0,
         "train.fork_choice": "uncertainty",
-        "train.expert_starts": 0,
         "train.earlier_starts": 0.0,
     },
     "plans": {"env.plan": "none"},

@@ -51,6 +51,7 @@ METHOD_AGENTS = {"reflexion": "gigpo_jax.methods.reflexion.agent:REFLEXION"}
 
 # `rollout.episode_parts.EpisodePart` by what needs it, in the order in which an episode calls them.
 METHOD_EPISODE_PARTS = {
+    "train.expert_starts": "gigpo_jax.methods.tcod.expert_starts:ReplayedActions",
     "env.plan=strategy": "gigpo_jax.methods.strata.episode_part:StrategyPart",
     "env.context=summary": "gigpo_jax.methods.mem_agent.episode_part:SummariesPart",
     "env.resample_turns": "gigpo_jax.methods.t2po.episode_part:ResamplingPart",
@@ -67,17 +68,20 @@ METHOD_SOURCES = {
 # Descriptions of metrics by the first part of their names.
 METHOD_METRICS = {
     "belief": "gigpo_jax.methods.rebel.episode_part:METRICS",
+    "rollout": "gigpo_jax.methods.tcod.expert_starts:METRICS",
     "experience": "gigpo_jax.methods.slea.lessons:METRICS",
 }
 
 # `config.key_types.Part` by title, and the defaults of its keys, which every config has.
 METHOD_KEYS = {
+    "starts of an expert": "gigpo_jax.methods.tcod.keys:PART",
     "shared strategies": "gigpo_jax.methods.strata.keys:PART",
     "summaries": "gigpo_jax.methods.mem_agent.keys:PART",
     "lessons": "gigpo_jax.methods.slea.keys:PART",
     "turns sampled again": "gigpo_jax.methods.t2po.keys:PART",
 }
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "starts of an expert": {"train.expert_starts": 0},
     "shared strategies": {"train.strategy_episodes": 1},
     "summaries": {"env.context": "drop_oldest", "sampling.max_summary_tokens": 0},
     "lessons": {"train.experience": 0},

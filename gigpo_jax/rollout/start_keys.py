@@ -23,35 +23,30 @@ KEYS = part_keys(
         one_of("uncertainty", "uniform", "entropy"),
     ),
     declare(
-        "train.expert_starts",
-        "number of iterations after which episodes begin one action of an expert earlier, at first "
-        "before its last one; 0: off (docs/forks.md)",
-        NOT_NEGATIVE,
-    ),
-    declare(
         "train.earlier_starts",
         "fraction of groups that begin in states of earlier iterations' episodes, rounded down; 0: "
         "off (docs/forks.md)",
         DECAY,
     ),
 )
-# The keys that begin episodes in recorded states; a run has one of them.
-STARTS = ("train.forks", "train.expert_starts", "train.earlier_starts")
+# Keys that begin episodes in recorded states; a run has one of them, or one of a method.
+STARTS = ("train.forks", "train.earlier_starts")
 
 
-def find_start_keys(run: ConfigDict) -> list[str]:
-    """The keys of `STARTS` that a config sets."""
-    return [key for key in STARTS if value_of(run, key)]
+def check_one_start(config: ConfigDict, name: str) -> None:
+    """Checks that no other key of `STARTS` is set beside `name`, which is."""
+    reason = "a task has one start for all of its episodes"
+    for other in STARTS:
+        is_free = other == name or not value_of(config, other)
+        require(is_free, config, other, reason, f"use 0, or {name}=0")
 
 
 def check(config: ConfigDict, trains: bool) -> None:
     """Checks which groups and episodes begin in recorded states."""
     del trains
     train = config.train
-    keys = find_start_keys(config)
-    for other in keys[1:]:
-        reason = "a task has one start for all of its episodes"
-        require(False, config, keys[0], reason, f"use 0, or {other}=0")
+    if train.earlier_starts:
+        check_one_start(config, "train.earlier_starts")
     _check_forks(config)
     if train.earlier_starts:
         name = "train.earlier_starts"
@@ -95,24 +90,21 @@ def _check_forks(config: ConfigDict) -> None:
 
 def check_member(config: ConfigDict, run: ConfigDict) -> None:
     """Checks that an environment can begin in recorded states."""
-    env = config.env
-    environment = registry.spec(env.name)
-    for name in find_start_keys(run):
-        if name == "train.expert_starts":
-            # The policy's first step would be behind the limit.
-            reason = "starts that move and a limit that grows are two orders of the same steps"
-            require(not env.first_max_steps, config, "env.first_max_steps", reason, "use 0")
-            reason = f"{env.name} has no expert"
-            fix = "use 0, or another environment"
-            require(environment.expert is not None, run, name, reason, fix)
-        else:
+    for name in STARTS:
+        if value_of(run, name):
             reason = "episodes would begin without the plan of their state"
-            require(env.plan == "none", run, name, reason, "use 0, or env.plan=none")
-        is_conversation = isinstance(registry.find_style(env.name, env.prompt), Conversation)
-        reason = "a conversation has no responses for replayed actions"
-        require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
-        reason = "a program plays whole episodes of a harness, and cannot replay actions"
-        require(not environment.harness, run, name, reason, "use 0")
+            require(config.env.plan == "none", run, name, reason, "use 0, or env.plan=none")
+            check_replay(config, run, name)
+
+
+def check_replay(config: ConfigDict, run: ConfigDict, name: str) -> None:
+    """Checks that actions of an environment can be replayed, as the key `name` needs."""
+    env = config.env
+    is_conversation = isinstance(registry.find_style(env.name, env.prompt), Conversation)
+    reason = "a conversation has no responses for replayed actions"
+    require(not is_conversation, run, name, reason, "use 0, or another env.prompt than chat")
+    reason = "a program plays whole episodes of a harness, and cannot replay actions"
+    require(not registry.spec(env.name).harness, run, name, reason, "use 0")
 
 
 PART = Part(KEYS, check=check, check_member=check_member)

@@ -7,7 +7,7 @@ import numpy as np
 
 from gigpo_jax.devices.exchange import all_hosts
 from gigpo_jax.env_bridge.types import Task
-from gigpo_jax.trajectory import EARLIER, EXPERT, Step, Trajectory, finished_steps, has_contrast
+from gigpo_jax.trajectory import EARLIER, Step, Trajectory, finished_steps, has_contrast
 
 
 def metrics_by_environment(
@@ -80,7 +80,6 @@ def rollout_metrics(
         "prompt/length_mean": [len(turn.prompt_tokens) for turn in responses],
         "prompt/truncated_fraction": [turn.prompt_cut for turn in responses],
         "time/environment": [t.environment_s for t in finished],
-        "rollout/expert_actions": [len(t.past.actions) for t in whole if t.past.source == EXPERT],
         "rollout/earlier_depth": [len(t.past.actions) for t in earlier],
         "rollout/earlier_success_rate": [t.won for t in earlier],
         "rollout/fork_depth": [len(t.past.actions) for t in forks],

@@ -8,8 +8,8 @@ def step_limit(env: ConfigDict, iteration: int) -> int:
 
     A function of the iteration alone, so a resumed run needs no state. With n iterations of growth
     from `first` it is first + floor((max_steps - first) k / n) in iteration k, counted from 0. With
-    first = 1 and n = h (max_steps - 1) that is 1 + floor(k / h), the cut of TCOD (arXiv
-    2604.24005), forward to backward.
+    first = 1 and n = h (max_steps - 1) that is 1 + floor(k / h), the forward order of arXiv
+    2604.24005.
 
     Args:
       env: Section `env` of a config with one environment.

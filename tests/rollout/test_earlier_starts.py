@@ -232,7 +232,11 @@ def test_what_cannot_begin_there_is_refused_in_one_line() -> None:
         ("env.plan", "subgoal", r"earlier_starts=0\.25: episodes would begin without the plan"),
         ("env.name", "examples.harness.agent:PLAYER", r"=0\.25: .* cannot replay actions; use 0"),
         ("train.forks", 2, r"train\.forks=2: a task has one start"),
-        ("train.expert_starts", 2, r"train\.expert_starts=2: a task has one start"),
+        (
+            "train.expert_starts",
+            2,
+            r"earlier_starts=0\.25: a task has one start .*; use 0, or train\.expert_starts=0",
+        ),
         ("train.max_staleness", 1, r"train\.max_staleness=1: rollouts that run ahead"),
     ):
         with pytest.raises(InputError, match=reason):

@@ -18,16 +18,35 @@ from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.env_bridge.types import EnvError, Task
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.demonstrations import episode_seed
+from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.starts import Starts
 from gigpo_jax.rollout.task_sources import TaskSource
-from gigpo_jax.trajectory import BEGINNING, EXPERT, Past
+from gigpo_jax.trajectory import BEGINNING, Past, Turn
+
+EXPERT = "expert_starts"  # source of the pasts, a key under `train`
+REPLAYED = "rollout/expert_actions"
+METRICS = {REPLAYED: "mean replayed actions of an expert"}
+
+
+class ReplayedActions(EpisodePart):
+    """Counts the actions of an expert, once an episode."""
+
+    metrics = (REPLAYED,)
+    is_for_training = True
+
+    def after_turn(self, episode: Episode, turn: Turn) -> Turn:
+        """Adds the number to the first step of an episode that begins in an expert's state."""
+        past = episode.job.past
+        if past.source != EXPERT or episode.trajectory.length:
+            return turn
+        return replace(turn, metrics={**turn.metrics, REPLAYED: len(past.actions)})
 
 
 class ExpertStarts(TaskSource, Starts):
     """The starts of a run with `train.expert_starts`, whose environments have experts."""
 
-    name = "expert_starts"
+    name = EXPERT
 
     def __init__(self, config: ConfigDict, tasks: Sequence[Task]) -> None:
         """Finds the config of each environment by its label."""

@@ -42,7 +42,6 @@ DESCRIPTIONS = {
     "prompt/truncated_fraction": "fraction of prompts shortened to sampling.max_prompt_tokens",
     "rollout/episodes": "episodes played, with those of replaced groups",
     "rollout/forks": "episodes that begin in a state of another one",
-    "rollout/expert_actions": "mean replayed actions of an expert",
     "rollout/fork_depth": "mean replayed actions of a fork",
     "rollout/fork_success_rate": "fraction of the forks that did their task",
     "rollout/earlier_starts": "episodes that begin in a state of an earlier iteration",
@@ -121,7 +120,7 @@ def describe_metric(name: str) -> str:
     """Returns the description of a metric or, for a task type or panel, of the whole, or ""."""
     words = name.split("/")
     base = "/".join(words[:2])
-    if words[0] in OTHERS:
+    if words[0] in OTHERS and base not in DESCRIPTIONS:
         return OTHERS[words[0]].get(base, "")
     if words[0] == "val" and len(words) > 2:
         base = words[2]

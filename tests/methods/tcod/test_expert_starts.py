@@ -10,13 +10,14 @@ from gigpo_jax.config import default_config, resolve
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.processes.pool import EnvPool
 from gigpo_jax.learner.step_columns import step_columns
-from gigpo_jax.methods.tcod.expert_starts import ExpertStarts
+from gigpo_jax.methods.tcod.expert_starts import EXPERT, ExpertStarts
 from gigpo_jax.rollout.early_ends import EarlyEnd
 from gigpo_jax.rollout.group_ends import spare_groups
+from gigpo_jax.rollout.part_table import find_parts, part_metrics
 from gigpo_jax.rollout.rollout import RolloutJob
 from gigpo_jax.rollout.statistics import rollout_metrics
-from gigpo_jax.trajectory import BEGINNING, EXPERT, Past, finished_steps
-from tests.rollout.stand_in import EXAMPLE, begin_with, play
+from gigpo_jax.trajectory import BEGINNING, Past, finished_steps
+from tests.rollout.stand_in import EXAMPLE, SETTINGS, begin_with, play
 
 
 def make_config(**values: object) -> ConfigDict:
@@ -54,7 +55,8 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
         job = RolloutJob(tasks, group_size=2, iteration=0)
         assert STARTS.choose(job, None) == replace(job, starts=STARTS)
         pasts = find_starts(pool, 0)
-        episodes = play(pool, groups=6, size=2, starts=STARTS, iteration=0)
+        settings = replace(SETTINGS, parts=find_parts(make_config(), is_training=True))
+        episodes = play(pool, groups=6, size=2, starts=STARTS, iteration=0, settings=settings)
         # Iterations have experts of their own; far behind the longest episode none is replayed.
         late = find_starts(pool, 5 * 40)
         # An expert without the steps to win shows no way.
@@ -78,7 +80,7 @@ def test_all_episodes_of_a_task_begin_in_one_state_of_the_expert() -> None:
     steps = finished_steps(episodes)
     columns = step_columns(steps, needs=("forked",))
     assert not columns.forked.any()
-    metrics = rollout_metrics(episodes, ())
+    metrics = rollout_metrics(episodes, (), part_metrics(make_config()))
     assert metrics["episode/success_rate"] == sum(e.won for e in episodes) / 12 > 0
     replayed = sum(2 * len(past.actions) for past in pasts)
     assert metrics["rollout/expert_actions"] == pytest.approx(replayed / 12)
