@@ -8,7 +8,7 @@ from pathlib import Path
 from gigpo_jax.config import mix
 from gigpo_jax.config.core_keys import CORE
 from gigpo_jax.config.key_types import Key
-from gigpo_jax.config.keys import PARTS
+from gigpo_jax.config.keys import KEY_SETS
 from gigpo_jax.config.mix_keys import WEIGHT
 from gigpo_jax.core.settings import Setting
 from gigpo_jax.envs.entry_types import Option
@@ -53,8 +53,8 @@ with + may grow. Keys marked with ~ may have other values for single environment
 `gigpo keys PATTERN` prints keys, options and settings with PATTERN in their name or meaning.
 
 """
-PARTS_HEAD = """
-## Keys of parts
+SETS_HEAD = """
+## Sets of keys
 
 Most runs need none of these.
 """
@@ -99,12 +99,12 @@ LONG_REQUIREMENTS = {
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, TABLE, *(_row(name, key) for name, key in CORE.items()), PARTS_HEAD]
-    for title, part in PARTS.items():
+    parts = [HEAD, TABLE, *(_row(name, key) for name, key in CORE.items()), SETS_HEAD]
+    for title, key_set in KEY_SETS.items():
         title = title[0].upper() + title[1:]
         parts += [
             f"\n### {title}\n\n{TABLE}",
-            *(_row(name, key) for name, key in part.keys.items()),
+            *(_row(name, key) for name, key in key_set.keys.items()),
         ]
     parts.append(SECTIONS)
     incoming = {f"{name}:ID": make_entry("ID") for name, make_entry in INCOMING.items()}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from configs.quickstart import get_config
 from gigpo_jax.config import resolve
-from gigpo_jax.config.checks import used_parts
-from gigpo_jax.config.keys import PARTS
+from gigpo_jax.config.checks import used_key_sets
+from gigpo_jax.config.keys import KEY_SETS
 from gigpo_jax.core.commands import MODES
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import ALGORITHMS
@@ -53,7 +53,7 @@ def start_modules() -> list[str]:
         ENGINES.reference(config.engine.name),
         ALGORITHMS.reference(config.rl.algorithm),
         *ALGORITHMS[config.rl.algorithm].signals,
-        *(PARTS.reference(name) for name in used_parts(config)),
+        *(KEY_SETS.reference(name) for name in used_key_sets(config)),
         *(LOGGERS.reference(name) for name in config.log.to),
     ]
     names = ["gigpo_jax.__main__", "gigpo_jax.main", f"gigpo_jax.{MODES['train'].module}"]

@@ -1,12 +1,12 @@
 """Checks of a whole config that need neither devices nor files.
 
-Only the core's keys are checked here; parts check their own (`keys.PARTS`).
+Only the core's keys are checked here; key sets check their own (`keys.KEY_SETS`).
 """
 
 from ml_collections import ConfigDict
 
 from gigpo_jax.config import mix
-from gigpo_jax.config.keys import PART_DEFAULTS, PARTS, is_default, value_of
+from gigpo_jax.config.keys import KEY_SET_DEFAULTS, KEY_SETS, is_default, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.references import load_reference
@@ -19,22 +19,22 @@ def check_config(config: ConfigDict, trains: bool) -> None:
     """Checks a config in which every key has a value, and raises the errors of `resolve`."""
     _check_sizes(config)
     _check_prefill(config)
-    parts = [PARTS[name] for name in used_parts(config)]
-    for part in parts:
-        if part.check:
-            part.check(config, trains)
+    key_sets = [KEY_SETS[name] for name in used_key_sets(config)]
+    for key_set in key_sets:
+        if key_set.check:
+            key_set.check(config, trains)
     # Each environment alone, so that the checks need not know of mixes.
     for label, member in mix.member_configs(config).items():
         with mix.name_member_keys(label):
-            for part in parts:
-                if part.check_member:
-                    part.check_member(member, config)
+            for key_set in key_sets:
+                if key_set.check_member:
+                    key_set.check_member(member, config)
             _check_environment(member, config)
             _check_algorithm(member, config)
 
 
-def used_parts(config: ConfigDict) -> list[str]:
-    """The parts that have something to check: a key that is set, or a use without its keys."""
+def used_key_sets(config: ConfigDict) -> list[str]:
+    """The key sets that have something to check: a key that is set, or a use without its keys."""
     algorithm = find_algorithm(config.rl.algorithm, config.rl.settings)
     conditions = {
         "servers": config.engine.name != "jax",
@@ -46,12 +46,12 @@ def used_parts(config: ConfigDict) -> list[str]:
         "groups": config.train.group_size == 1,
         "random weights": not config.model.path,
     }
-    # Environments of a mix may have keys of any part, and a harness is the endpoint's.
+    # Environments of a mix may have keys of any set, and a harness is the endpoint's.
     has_mix = bool(config.env.mix) or registry.spec(config.env.name).harness
     return [
-        part
-        for part, keys in PART_DEFAULTS.items()
-        if has_mix or conditions.get(part) or not all(is_default(config, key) for key in keys)
+        title
+        for title, keys in KEY_SET_DEFAULTS.items()
+        if has_mix or conditions.get(title) or not all(is_default(config, key) for key in keys)
     ]
 
 

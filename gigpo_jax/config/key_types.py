@@ -1,4 +1,4 @@
-"""The declarations of keys and of parts."""
+"""The declarations of keys and of sets of keys."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Key(Setting):
 
 
 @dataclass(frozen=True)
-class Part:
+class KeySet:
     """What a part of a run adds to the config.
 
     Attributes:

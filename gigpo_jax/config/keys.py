@@ -1,7 +1,7 @@
-"""The keys of the config: keys of every run, and keys of parts.
+"""The keys of the config: keys of every run, and sets of keys.
 
-A part that few runs use declares and checks its keys in a module of its own, which is imported when
-one of them is set; environments and algorithms declare options and settings.
+What few runs use declares and checks its keys in a module of its own, which is imported when one of
+them is set; environments and algorithms declare options and settings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,43 +10,43 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.core_keys import CORE
-from gigpo_jax.config.key_types import Key, Part
+from gigpo_jax.config.key_types import Key, KeySet
 from gigpo_jax.core.method_table import METHOD_DEFAULTS, METHOD_KEYS
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.core.settings import ANY, Rule
 from gigpo_jax.models.linear_names import TARGETS
 
-PARTS: ReferenceTable[Part] = ReferenceTable(
+KEY_SETS: ReferenceTable[KeySet] = ReferenceTable(
     {
-        "servers": "gigpo_jax.engines.remote.keys:PART",
-        "vLLM servers": "gigpo_jax.engines.vllm.keys:PART",
-        "adapter": "gigpo_jax.learner.adapter_keys:PART",
-        "critic": "gigpo_jax.learner.critic_keys:PART",
-        "losses": "gigpo_jax.learner.loss_keys:PART",
-        "optimizers": "gigpo_jax.learner.optimizer_keys:PART",
-        "rollouts ahead": "gigpo_jax.rollout.ahead_keys:PART",
-        "rewards": "gigpo_jax.rollout.reward_keys:PART",
-        "limits that grow": "gigpo_jax.rollout.step_limit_keys:PART",
-        "groups": "gigpo_jax.rollout.group_keys:PART",
-        "starts of episodes": "gigpo_jax.rollout.start_keys:PART",
-        "plans": "gigpo_jax.rollout.plan_keys:PART",
-        "conversations": "gigpo_jax.rollout.conversation_keys:PART",
-        "agents": "gigpo_jax.rollout.agent_keys:PART",
-        "endpoint": "gigpo_jax.engines.endpoint.keys:PART",
-        "several devices": "gigpo_jax.config.mesh_keys:PART",
-        "slow environments": "gigpo_jax.rollout.timeout_keys:PART",
-        "truncated sampling": "gigpo_jax.rollout.sampling_keys:PART",
-        "models": "gigpo_jax.config.model_keys:PART",
-        "random weights": "gigpo_jax.modes.shape_keys:PART",
-        "random vision towers": "gigpo_jax.modes.tower_keys:PART",
-        "gigpo sft": "gigpo_jax.modes.sft_keys:PART",
+        "servers": "gigpo_jax.engines.remote.keys:KEY_SET",
+        "vLLM servers": "gigpo_jax.engines.vllm.keys:KEY_SET",
+        "adapter": "gigpo_jax.learner.adapter_keys:KEY_SET",
+        "critic": "gigpo_jax.learner.critic_keys:KEY_SET",
+        "losses": "gigpo_jax.learner.loss_keys:KEY_SET",
+        "optimizers": "gigpo_jax.learner.optimizer_keys:KEY_SET",
+        "rollouts ahead": "gigpo_jax.rollout.ahead_keys:KEY_SET",
+        "rewards": "gigpo_jax.rollout.reward_keys:KEY_SET",
+        "limits that grow": "gigpo_jax.rollout.step_limit_keys:KEY_SET",
+        "groups": "gigpo_jax.rollout.group_keys:KEY_SET",
+        "starts of episodes": "gigpo_jax.rollout.start_keys:KEY_SET",
+        "plans": "gigpo_jax.rollout.plan_keys:KEY_SET",
+        "conversations": "gigpo_jax.rollout.conversation_keys:KEY_SET",
+        "agents": "gigpo_jax.rollout.agent_keys:KEY_SET",
+        "endpoint": "gigpo_jax.engines.endpoint.keys:KEY_SET",
+        "several devices": "gigpo_jax.config.mesh_keys:KEY_SET",
+        "slow environments": "gigpo_jax.rollout.timeout_keys:KEY_SET",
+        "truncated sampling": "gigpo_jax.rollout.sampling_keys:KEY_SET",
+        "models": "gigpo_jax.config.model_keys:KEY_SET",
+        "random weights": "gigpo_jax.modes.shape_keys:KEY_SET",
+        "random vision towers": "gigpo_jax.modes.tower_keys:KEY_SET",
+        "gigpo sft": "gigpo_jax.modes.sft_keys:KEY_SET",
     }
     | METHOD_KEYS
 )
 
-# Defaults of the keys of each part. The part has the rest of the declarations and is imported when
-# a key is looked up or checked, so a run does not load the parts that it leaves alone.
-PART_DEFAULTS: dict[str, dict[str, Any]] = {
+# Defaults of each set. Its module has the rest of the declarations and is imported when a key is
+# looked up or checked, so a run does not load the sets that it leaves alone.
+KEY_SET_DEFAULTS: dict[str, dict[str, Any]] = {
     "servers": {
         "engine.urls": "",
         "engine.weights_dir": "",
@@ -140,7 +140,7 @@ PART_DEFAULTS: dict[str, dict[str, Any]] = {
     **METHOD_DEFAULTS,
 }
 # Keys that are unset (None) until `resolve`, which may have another default for them.
-_PART_AUTO = (
+_SET_AUTO = (
     "rl.dual_clip",
     "rl.loss_mean",
     "rl.hoelder_first",
@@ -152,32 +152,32 @@ _PART_AUTO = (
     "eval.trials",
     "engine.keep_responses",
 )
-AUTO = (*(name for name, key in CORE.items() if key.auto), *_PART_AUTO)
+AUTO = (*(name for name, key in CORE.items() if key.auto), *_SET_AUTO)
 DEFAULTS: dict[str, Any] = {name: key.default for name, key in CORE.items()}
-_PART_OF: dict[str, str] = {}
-for _part, _defaults in PART_DEFAULTS.items():
+_SET_OF: dict[str, str] = {}
+for _set, _defaults in KEY_SET_DEFAULTS.items():
     DEFAULTS |= _defaults
-    _PART_OF |= dict.fromkeys(_defaults, _part)
+    _SET_OF |= dict.fromkeys(_defaults, _set)
 
 
 def declare(name: str, help: str, rule: Rule = ANY, **flags: bool) -> tuple[str, Key]:
-    """A key of a part, with its default from `PART_DEFAULTS`; `flags` are fields of `Key`."""
+    """A key of a set, with its default from `KEY_SET_DEFAULTS`; `flags` are fields of `Key`."""
     return name, Key(DEFAULTS[name], help, rule, **flags)
 
 
-def part_keys(*declarations: tuple[str, Key]) -> dict[str, Key]:
-    """The keys of a part by name."""
+def named_keys(*declarations: tuple[str, Key]) -> dict[str, Key]:
+    """The keys of a set by name."""
     return dict(declarations)
 
 
 class _KeyTable(Mapping[str, Key]):
-    """The keys of core and parts; only a look-up of a part's key imports the part."""
+    """The keys of core and sets; only a look-up of a set's key imports its module."""
 
     def __getitem__(self, name: str) -> Key:
-        return CORE[name] if name in CORE else PARTS[_PART_OF[name]].keys[name]
+        return CORE[name] if name in CORE else KEY_SETS[_SET_OF[name]].keys[name]
 
     def __contains__(self, name: object) -> bool:
-        # The method of `Mapping` would import the part.
+        # The method of `Mapping` would import the set.
         return name in DEFAULTS
 
     def __iter__(self) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.core_keys import COUNT
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare("mesh.data", "number of devices that split the batch; -1: all remaining", COUNT),
     declare("mesh.fsdp", "number of devices that split batch and parameters", COUNT),
     # For layers that do not fit in one device, or more devices than rows.
@@ -23,4 +23,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(is_known, config, "mesh.data", reason)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -3,12 +3,12 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.core_keys import DTYPE
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 
-KEYS = part_keys(
+KEYS = named_keys(
     # For a run that others repeat with the same files of the Hub.
     declare("model.revision", 'branch, tag or commit of a model of the Hub; "": its main branch'),
     # For Qwen3, whose template thinks unless it is told not to.
@@ -57,4 +57,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(model.enable_thinking, config, "model.enable_thinking", reason, "leave it out")
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -72,13 +72,13 @@ METHOD_METRICS = {
     "experience": "gigpo_jax.methods.slea.lessons:METRICS",
 }
 
-# `config.key_types.Part` by title, and the defaults of its keys, which every config has.
+# `config.key_types.KeySet` by title, and the defaults of its keys, which every config has.
 METHOD_KEYS = {
-    "starts of an expert": "gigpo_jax.methods.tcod.keys:PART",
-    "shared strategies": "gigpo_jax.methods.strata.keys:PART",
-    "summaries": "gigpo_jax.methods.mem_agent.keys:PART",
-    "lessons": "gigpo_jax.methods.slea.keys:PART",
-    "turns sampled again": "gigpo_jax.methods.t2po.keys:PART",
+    "starts of an expert": "gigpo_jax.methods.tcod.keys:KEY_SET",
+    "shared strategies": "gigpo_jax.methods.strata.keys:KEY_SET",
+    "summaries": "gigpo_jax.methods.mem_agent.keys:KEY_SET",
+    "lessons": "gigpo_jax.methods.slea.keys:KEY_SET",
+    "turns sampled again": "gigpo_jax.methods.t2po.keys:KEY_SET",
 }
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
     "starts of an expert": {"train.expert_starts": 0},

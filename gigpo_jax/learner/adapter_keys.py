@@ -2,15 +2,15 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, Rule
 from gigpo_jax.models.linear_names import TARGETS
 
 LORA_TARGETS = tuple(TARGETS)
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "model.lora.rank",
         "rank of a trained low-rank adapter; 0: all parameters are trained",
@@ -65,4 +65,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(is_float32, config, "model.param_dtype", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -2,13 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, is_default, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, is_default, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE, one_of
 from gigpo_jax.rl.algorithms import find_algorithm
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "critic.kind",
         "model: a model of its own; head: a value head on the policy; auto: model if it is needed",
@@ -57,4 +57,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(learns, config, "critic.warmup_iterations", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -4,8 +4,8 @@ from typing import get_args
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import FRACTION, POSITIVE, Rule, one_of
 from gigpo_jax.rl.algorithms import find_algorithm
@@ -13,7 +13,7 @@ from gigpo_jax.rl.losses import Mean
 from gigpo_jax.rl.ratios import MASKS, SENSITIVE
 
 POWER = Rule("from -2 to 2", lambda value: -2 <= value <= 2)
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "rl.dual_clip",
         "bound of the loss: dual_clip times a negative advantage; 0: off",
@@ -111,4 +111,4 @@ def _check_weights(config: ConfigDict) -> None:
         )
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -1,11 +1,11 @@
 """Config keys of the optimizer that few runs change."""
 
-from gigpo_jax.config.key_types import DECAY, Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import DECAY, KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.core.settings import FRACTION, NOT_NEGATIVE, POSITIVE, one_of
 from gigpo_jax.rl.optimizer import OPTIMIZERS
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "optim.name",
         "optimizer; muon: Muon for the matrices of the layers, AdamW for everything else",
@@ -20,4 +20,4 @@ KEYS = part_keys(
     # For a critic or an adapter with a rate whose first gradients are large.
     declare("optim.grad_clip", "largest global gradient norm", POSITIVE),
 )
-PART = Part(KEYS)
+KEY_SET = KeySet(KEYS)

@@ -1,10 +1,10 @@
 """Config keys of gigpo sft."""
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.core.settings import POSITIVE
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare("sft.episodes", "number of demonstrations", POSITIVE),
     declare("sft.epochs", "number of passes over the demonstrations", POSITIVE),
     declare("sft.minibatch", "number of environment steps in an optimizer update", POSITIVE),
@@ -13,4 +13,4 @@ KEYS = part_keys(
         "whether the loss predicts prompts too, which teaches a model from random weights to read",
     ),
 )
-PART = Part(KEYS)
+KEY_SET = KeySet(KEYS)

@@ -2,12 +2,12 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "model.shape.hidden_size",
         "width of the model; model.shape is a Qwen2.5 architecture with a word tokenizer",
@@ -37,4 +37,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(divides, config, "model.shape.num_kv_heads", reason)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -1,10 +1,10 @@
 """Config keys of the vision tower of a model with random weights."""
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.core.settings import NOT_NEGATIVE, Rule
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "model.shape.vision.depth",
         "number of layers in a vision tower like Qwen2.5-VL's; 0: the model reads text alone",
@@ -17,4 +17,4 @@ KEYS = part_keys(
         Rule("a multiple of 16", lambda value: value > 0 and value % 16 == 0),
     ),
 )
-PART = Part(KEYS)
+KEY_SET = KeySet(KEYS)

@@ -2,14 +2,14 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, is_default, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, is_default, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
 from gigpo_jax.env_bridge.agents import find_agent
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "agent", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
     ),
@@ -53,4 +53,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
         require(config.agent == "plain", config, "agent", reason, "leave it out")
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+KEY_SET = KeySet(KEYS, check=check, check_member=check_member)

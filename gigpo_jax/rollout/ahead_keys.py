@@ -2,12 +2,12 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 
-KEYS = part_keys(
+KEYS = named_keys(
     # For rollouts that take as long as updates: both run at once.
     declare(
         "train.max_staleness",
@@ -47,4 +47,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(max_staleness > 0, config, "train.inflight", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -2,11 +2,11 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 
-KEYS = part_keys(
+KEYS = named_keys(
     # For gigpo serve, which cannot know whether programs hold conversations.
     declare(
         "engine.keep_responses",
@@ -27,4 +27,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(in_chunks or not engine.keep_responses, config, "engine.keep_responses", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

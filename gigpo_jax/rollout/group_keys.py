@@ -4,13 +4,13 @@ import math
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE_FRACTION, one_of
 from gigpo_jax.rl.algorithms import BASE, find_algorithm
 
-KEYS = part_keys(
+KEYS = named_keys(
     # For dynamic sampling, as in DAPO.
     declare(
         "train.refill_groups",
@@ -62,4 +62,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(in_turn or not train.max_staleness, config, "train.curriculum", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

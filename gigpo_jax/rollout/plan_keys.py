@@ -2,14 +2,14 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import one_of
 from gigpo_jax.env_bridge.plans import PLANS, shows_plans
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "env.plan",
         "kind of plan that the policy writes and its prompts show (docs/plans.md)",
@@ -39,4 +39,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     PLANS[env.plan].check(config)
 
 
-PART = Part(KEYS, check_member=check_member)
+KEY_SET = KeySet(KEYS, check_member=check_member)

@@ -2,13 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "env.regret",
         "whether the environment counts the actions that a step wasted: metric episode/regret "
@@ -51,4 +51,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
         require(not env.regret, config, "env.regret", reason, "use False")
 
 
-PART = Part(KEYS, check_member=check_member)
+KEY_SET = KeySet(KEYS, check_member=check_member)

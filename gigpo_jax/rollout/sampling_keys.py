@@ -3,12 +3,12 @@
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.core_keys import COUNT
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE_FRACTION
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare("sampling.top_p", "probability mass of nucleus sampling; 1: off", POSITIVE_FRACTION),
     declare("sampling.top_k", "number of most probable tokens to sample from; -1: off", COUNT),
 )
@@ -26,4 +26,4 @@ def check(config: ConfigDict, trains: bool) -> None:
     require(config.sampling.top_k == -1, config, "sampling.top_k", reason, fix)
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

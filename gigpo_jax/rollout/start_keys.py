@@ -2,15 +2,15 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import DECAY, Part
-from gigpo_jax.config.keys import declare, part_keys, value_of
+from gigpo_jax.config.key_types import DECAY, KeySet
+from gigpo_jax.config.keys import declare, named_keys, value_of
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 from gigpo_jax.rl.algorithms import find_algorithm
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "train.forks",
         "number of a task's episodes that begin in states of its other episodes (docs/forks.md)",
@@ -107,4 +107,4 @@ def check_replay(config: ConfigDict, run: ConfigDict, name: str) -> None:
     require(not registry.spec(env.name).harness, run, name, reason, "use 0")
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+KEY_SET = KeySet(KEYS, check=check, check_member=check_member)

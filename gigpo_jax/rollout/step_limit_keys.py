@@ -2,12 +2,12 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "env.first_max_steps",
         "largest number of actions in training episodes of the first iteration; it grows linearly "
@@ -39,4 +39,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     require(is_pair, config, "env.max_steps_iterations", reason, fix)
 
 
-PART = Part(KEYS, check_member=check_member)
+KEY_SET = KeySet(KEYS, check_member=check_member)

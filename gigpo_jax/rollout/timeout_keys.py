@@ -1,10 +1,10 @@
 """Config keys of environments that are slow to start or to answer."""
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.core.settings import POSITIVE
 
-KEYS = part_keys(
+KEYS = named_keys(
     # For servers and sandboxes that fetch something at their start (docs/mcp.md).
     declare(
         "env.start_timeout_s",
@@ -20,4 +20,4 @@ KEYS = part_keys(
         may_change=True,
     ),
 )
-PART = Part(KEYS)
+KEY_SET = KeySet(KEYS)

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config import default_config, resolve
 from gigpo_jax.config.core_keys import CORE
-from gigpo_jax.config.keys import AUTO, KEYS, PARTS, flatten
+from gigpo_jax.config.keys import AUTO, KEY_SETS, KEYS, flatten
 from gigpo_jax.config.removed_keys import MOVED, REMOVED
 from gigpo_jax.config.resolve import unknown_keys
 from gigpo_jax.core.errors import InputError
@@ -228,10 +228,10 @@ def test_an_algorithm_that_needs_a_critic_has_one():
 
 
 def test_the_core_has_few_keys_and_none_that_was_removed():
-    """What every run has stays short: a part that few runs use declares its own keys."""
+    """What every run has stays short: what few runs use declares its own keys."""
     assert 50 < len(CORE) <= 110
-    parts = [part.keys.keys() for part in PARTS.values()]
-    names = [*CORE, *itertools.chain.from_iterable(parts)]
+    key_sets = [key_set.keys.keys() for key_set in KEY_SETS.values()]
+    names = [*CORE, *itertools.chain.from_iterable(key_sets)]
     assert len(names) == len(set(names)) == len(KEYS) <= 146
     assert {name for name in names if KEYS[name].auto} == {*AUTO}
     fields = ("options", "generate_options", "expert_options")

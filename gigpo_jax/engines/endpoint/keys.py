@@ -2,13 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import PORT, Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import PORT, KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import Rule
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare("serve.host", "address to listen on", Rule("an address", bool), may_change=True),
     declare("serve.port", "port to listen on; 0: any free one", PORT, may_change=True),
     declare(
@@ -43,4 +43,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     require(is_new, run, "train.max_staleness", reason, fix)
 
 
-PART = Part(KEYS, check_member=check_member)
+KEY_SET = KeySet(KEYS, check_member=check_member)

@@ -2,13 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys, value_of
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys, value_of
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE
 
 LOOPBACK = {"127.0.0.1", "localhost", "[::1]"}
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "engine.urls",
         'running servers, as "http://a:8000,http://b:8000"; key in GIGPO_API_KEY or, for vllm, '
@@ -95,4 +95,4 @@ def require_urls(config: ConfigDict, name: str) -> None:
     require(len(set(urls)) == len(urls), config, name, "names a server twice")
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

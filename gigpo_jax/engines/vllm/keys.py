@@ -2,14 +2,14 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import POSITIVE
 
 MAX_RANK = 512  # largest rank of an adapter that vLLM serves
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare("engine.vllm.servers", "number of servers to start", POSITIVE, may_change=True),
     declare("engine.vllm.python", "interpreter of vLLM's virtual environment", may_change=True),
     # For everything that vLLM has an option for.
@@ -25,4 +25,4 @@ def check(config: ConfigDict, trains: bool) -> None:
         require(is_served, config, "model.lora.rank", f"vLLM takes {MAX_RANK} at most")
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

@@ -2,8 +2,8 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.mix import writes_summaries
 from gigpo_jax.config.requirements import require, require_default
 from gigpo_jax.config.step_requirements import require_steps
@@ -11,7 +11,7 @@ from gigpo_jax.core.settings import NOT_NEGATIVE, one_of
 from gigpo_jax.env_bridge.conversations import Conversation
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "env.context",
         "rule for conversations that are full; drop_oldest: they lose their oldest steps; "
@@ -76,4 +76,4 @@ def check_summary_length(config: ConfigDict) -> None:
     require(is_short, config, "sampling.max_summary_tokens", reason, fix)
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+KEY_SET = KeySet(KEYS, check=check, check_member=check_member)

@@ -2,15 +2,15 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.envs import registry
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "train.experience",
         "number of iterations before prompts show lessons of earlier episodes, which the policy "
@@ -53,4 +53,4 @@ def check_library(config: ConfigDict) -> None:
     require(config.train.experience > 0, config, "train.experience", reason, fix)
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+KEY_SET = KeySet(KEYS, check=check, check_member=check_member)

@@ -2,13 +2,13 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require_default
 from gigpo_jax.core.settings import POSITIVE
 from gigpo_jax.rl.algorithms import find_algorithm
 
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         "train.strategy_episodes",
         "number of a task's episodes with one strategy of env.plan=strategy (docs/plans.md)",
@@ -24,4 +24,4 @@ def check(config: ConfigDict, trains: bool) -> None:
         require_default(config, "train.strategy_episodes", f"rl.algorithm={config.rl.algorithm}")
 
 
-PART = Part(KEYS, check=check)
+KEY_SET = KeySet(KEYS, check=check)

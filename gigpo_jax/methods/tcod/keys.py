@@ -2,15 +2,15 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.config.key_types import Part
-from gigpo_jax.config.keys import declare, part_keys
+from gigpo_jax.config.key_types import KeySet
+from gigpo_jax.config.keys import declare, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE
 from gigpo_jax.envs import registry
 from gigpo_jax.rollout.start_keys import check_one_start, check_replay
 
 NAME = "train.expert_starts"
-KEYS = part_keys(
+KEYS = named_keys(
     declare(
         NAME,
         "number of iterations after which episodes begin one action of an expert earlier, at first "
@@ -41,4 +41,4 @@ def check_member(config: ConfigDict, run: ConfigDict) -> None:
     check_replay(config, run, NAME)
 
 
-PART = Part(KEYS, check=check, check_member=check_member)
+KEY_SET = KeySet(KEYS, check=check, check_member=check_member)
