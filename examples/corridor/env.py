@@ -216,5 +216,5 @@ CORRIDOR = Environment(
     expert_options={
         "sign_fraction": Option(float, 1.0, "fraction of summaries that name the sign"),
     },
-    beliefs=StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader"),
+    plans={"belief": StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader")},
 )

@@ -129,7 +129,7 @@ class Environment:
       answer_prefix: Text before the answer in a response; "" if tasks have no `Task.answer`.
       about: Introduction in agents' prompts. None: as in the first style that is an `Instruct`.
       examples: Source of agents' examples. None: tasks of env.split outside the panel.
-      beliefs: Beliefs of `env.plan=belief`. None: that plan is refused.
+      plans: What kinds of plans need of it, by values of `env.plan` (docs/plans.md).
       harness: Whether `build` returns a `harnesses.Harness`, which plays whole episodes by itself
         (docs/serve.md).
     """
@@ -152,5 +152,5 @@ class Environment:
     answer_prefix: str = ""
     about: "Instruct | None" = None
     examples: ExampleGames | None = None
-    beliefs: StatedBeliefs | None = None
+    plans: Mapping[str, Any] = field(default_factory=dict)
     harness: bool = False

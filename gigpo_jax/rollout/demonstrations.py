@@ -142,10 +142,8 @@ def demonstrate_episode(
 def play_expert(
     env: TextEnv, expert: Expert, task: Task, max_steps: int, plan: str = "none"
 ) -> ExpertEpisode:
-    """Lets an expert play one episode of at most `max_steps` actions.
-
-    The expert has its plans of this kind in the attribute of the same name.
-    """
+    """Lets an expert play one episode of at most `max_steps` actions, with plans of a kind."""
+    read_plan = PLANS[plan].read or (lambda expert, *step: getattr(expert, plan, ""))
     observation = env.reset(task)
     begin_episode(expert, task)
     steps = []
@@ -158,7 +156,7 @@ def play_expert(
             summaries.append(summarise())
         action = expert.act(observation)
         thought = getattr(expert, "thought", "")
-        plans.append(getattr(expert, plan, ""))
+        plans.append(read_plan(expert, observation, action))
         steps.append((observation, Event(observation.text, action, thought, observation.images)))
         result = env.step(action)
         observation = result.observation

@@ -7,7 +7,6 @@ from ml_collections import ConfigDict
 from gigpo_jax.env_bridge.agents import Examples
 from gigpo_jax.env_bridge.conversations import Conversation, SummaryLimits
 from gigpo_jax.env_bridge.plans import PLANS
-from gigpo_jax.envs import registry
 from gigpo_jax.rollout.agent_settings import apply_agent
 from gigpo_jax.rollout.episode_settings import EpisodeSettings
 
@@ -27,7 +26,7 @@ def change_prompts(
         plan = PLANS[env.plan]
         settings = replace(
             settings,
-            template=plan.ask(settings.template, registry.spec(env.name)),
+            template=plan.ask(settings.template, env.name),
             parse=plan.make_parser(settings.parse),
         )
     if env.context == "summary":

@@ -21,9 +21,11 @@ ENVIRONMENT = Environment(
     expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
     generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
     examples=ExampleGames({"splits": {"train": 48}, "size": "small", "seed": 1}),
-    beliefs=StatedBeliefs(
-        BELIEF_REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
-    ),
+    plans={
+        "belief": StatedBeliefs(
+            BELIEF_REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
+        )
+    },
     max_steps=50,
     history=2,
     invalid_penalty=0.1,

@@ -7,7 +7,7 @@ the request is ours.
 
 import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.instructions import Instruct
@@ -69,7 +69,7 @@ def read_subgoal(response: str) -> SubgoalResponse:
     )
 
 
-def ask_subgoal(template: PromptTemplate, environment: Any) -> PromptTemplate:
+def ask_subgoal(template: PromptTemplate, environment: str) -> PromptTemplate:
     """Adds the request for a subgoal."""
     del environment
     return replace(template, thought=_REQUEST) if isinstance(template, Instruct) else template

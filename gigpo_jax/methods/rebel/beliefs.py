@@ -21,7 +21,7 @@ from gigpo_jax.env_bridge.plans import Parser, PlanKind
 from gigpo_jax.env_bridge.prompts import Compact, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.entry_types import Environment
+from gigpo_jax.envs.entry_types import StatedBeliefs
 
 BELIEF = "belief"  # value of `env.plan`
 # No character that begins a tag: linear time on any response.
@@ -62,14 +62,20 @@ def read_belief(response: str) -> BeliefResponse:
     return BeliefResponse(text, belief, match.end())
 
 
-def ask_belief(template: PromptTemplate, environment: Environment) -> PromptTemplate:
+def find_beliefs(environment: str) -> StatedBeliefs | None:
+    """How an environment asks for beliefs and grades them; None: it does not."""
+    return registry.spec(environment).plans.get(BELIEF)
+
+
+def ask_belief(template: PromptTemplate, environment: str) -> PromptTemplate:
     """Adds the environment's request for a belief, and words before the present one."""
     if isinstance(template, Compact):
         return replace(template, plan_title="belief")
-    if not isinstance(template, Instruct) or environment.beliefs is None:
+    beliefs = find_beliefs(environment)
+    if not isinstance(template, Instruct) or beliefs is None:
         return template
     title = "Your belief before this: "
-    return replace(template, thought=environment.beliefs.request, plan_title=title)
+    return replace(template, thought=beliefs.request, plan_title=title)
 
 
 def belief_parser(parse: Parser) -> Parser:
@@ -92,7 +98,7 @@ def write_belief(response: str, belief: str, earlier_belief: str | None) -> str:
 def check_beliefs(config: ConfigDict) -> None:
     """Checks that an environment grades beliefs."""
     name = config.env.name
-    has_grader = registry.spec(name).beliefs is not None
+    has_grader = find_beliefs(name) is not None
     reason = f"{name} has no grader of beliefs"
     require(has_grader, config, "env.plan", reason, "use alfworld, or leave it out")
 

@@ -6,8 +6,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.types import Observation
-from gigpo_jax.envs import registry
-from gigpo_jax.methods.rebel.beliefs import BeliefGrader, grade_response
+from gigpo_jax.methods.rebel.beliefs import BeliefGrader, find_beliefs, grade_response
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.trajectory import Turn
 
@@ -29,7 +28,7 @@ class BeliefsPart(EpisodePart):
 
     def __init__(self, config: ConfigDict) -> None:
         """Makes the grader of the episode."""
-        beliefs = registry.spec(config.env.name).beliefs
+        beliefs = find_beliefs(config.env.name)
         assert beliefs is not None  # `check_beliefs`
         self._grader: BeliefGrader = build_object(beliefs.grader, {})
 

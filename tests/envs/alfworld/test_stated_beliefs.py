@@ -167,7 +167,7 @@ def test_broken_beliefs_take_linear_time() -> None:
 
 
 SETTINGS = EpisodeSettings(
-    template=ask_belief(ENTRY.styles["compact"], ENTRY),
+    template=ask_belief(ENTRY.styles["compact"], "alfworld"),
     parse=belief_parser(ENTRY.parse),
     max_steps=12,
     prompt_tokens=400,

@@ -24,6 +24,7 @@ class Demonstrator:
     The options in entry.py explain the fractions.
 
     Attributes:
+      expert: Expert, whose knowledge the demonstrator has.
       lapse: Whether the last command differs from the expert's.
       subgoal: Subgoal of the expert at the last command, whatever the command was.
       belief: What it knew before the last command, as JSON.
@@ -49,7 +50,7 @@ class Demonstrator:
                 "must be at most 1 together",
                 key="random_fraction + detour_fraction + idle_fraction",
             )
-        self._expert = AlfworldExpert(seed)
+        self.expert = AlfworldExpert(seed)
         self._rng = random.Random(f"alfworld demonstrator {seed}")
         # Upper ends of the three ranges of one uniform number, which decides the kind of error.
         self._random_end = random_fraction
@@ -65,8 +66,8 @@ class Demonstrator:
     @property
     def thought(self) -> str:
         """Reason for the last command; "" after a lapse."""
-        goal = self._expert.goal
-        beliefs = self._expert.beliefs
+        goal = self.expert.goal
+        beliefs = self.expert.beliefs
         if goal is None or beliefs is None or self.lapse:
             return ""
         return explain_command(goal, beliefs, self._command)
@@ -74,15 +75,15 @@ class Demonstrator:
     @property
     def strategy(self) -> str:
         """Strategy for the task; "" before the first command."""
-        goal = self._expert.goal
+        goal = self.expert.goal
         return "" if goal is None else describe_plan(goal)
 
     def act(self, observation: Observation) -> str:
         """The next command."""
         # Before the draw: the expert must see every observation, lapse or not.
-        best = self._expert.act(observation)
-        goal = self._expert.goal
-        beliefs = self._expert.beliefs
+        best = self.expert.act(observation)
+        goal = self.expert.goal
+        beliefs = self.expert.beliefs
         if goal is not None and beliefs is not None:
             self.subgoal = name_subgoal(goal, beliefs)
         commands = observation.admissible or ()
@@ -108,8 +109,8 @@ class Demonstrator:
 
     def _forget_change(self, best: str, commands: tuple[str, ...]) -> str:
         """Leaves out a change of state at times, until the object was put down in vain."""
-        goal = self._expert.goal
-        beliefs = self._expert.beliefs
+        goal = self.expert.goal
+        beliefs = self.expert.beliefs
         if goal is None or beliefs is None or goal.change is None:
             return best
         held = beliefs.held
