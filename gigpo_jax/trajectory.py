@@ -57,7 +57,8 @@ class Turn:
       thought: Text before the action, where the agent's format separates it.
       feedback: Text that the environment answered to the action.
       images: Images of the prompt, by reference; None without any.
-      is_summary: Whether it is a summary or a plan, and no step of the environment.
+      is_text: Whether it is a text beside actions, such as a summary or a plan, and no step of the
+        environment.
       plan: Plan that the prompt shows; None if the policy has stated none.
       versions: Versions of the weights of the tokens, as in `engines.base.Completion`; None: they
         are one.
@@ -88,7 +89,7 @@ class Turn:
     thought: str = ""
     feedback: str = ""
     images: "PromptImages | None" = None
-    is_summary: bool = False
+    is_text: bool = False
     plan: str | None = None
     versions: np.ndarray | None = None
     routes: np.ndarray | None = None
@@ -196,7 +197,7 @@ class Trajectory:
     @property
     def length(self) -> int:
         """Number of environment steps."""
-        return sum(not turn.is_summary for turn in self.turns)
+        return sum(not turn.is_text for turn in self.turns)
 
     @property
     def total_reward(self) -> float:
@@ -219,19 +220,19 @@ class Step:
         step after it.
       episode: The episode.
       turn: Prompt, response, action and reward.
-      summaries: Number of summaries before it in the episode.
+      texts: Number of texts beside actions before it in the episode.
     """
 
     trajectory: int
     step: int
     episode: Trajectory
     turn: Turn
-    summaries: int = 0
+    texts: int = 0
 
     @property
     def place(self) -> int:
         """Index of the turn in the episode's turns."""
-        return self.step + self.summaries
+        return self.step + self.texts
 
     @property
     def truncated(self) -> bool:
@@ -260,21 +261,21 @@ def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
     A text that several episodes share is a row of the first of them alone.
     """
     steps = []
-    texts: set[int] = set()
+    shared_texts: set[int] = set()
     for index, trajectory in enumerate(trajectories):
         # `index` counts these too: it is the place in the rollout, which other tables refer to.
         if trajectory.aborted or trajectory.replaced:
             continue
-        summaries = 0
+        texts = 0
         for number, turn in enumerate(trajectory.turns):
-            if turn.is_summary:
+            if turn.is_text:
                 # The tokens of a shared text were sampled once.
-                if id(turn) in texts:
-                    summaries += 1
+                if id(turn) in shared_texts:
+                    texts += 1
                     continue
-                texts.add(id(turn))
-            steps.append(Step(index, number - summaries, trajectory, turn, summaries))
-            summaries += turn.is_summary
+                shared_texts.add(id(turn))
+            steps.append(Step(index, number - texts, trajectory, turn, texts))
+            texts += turn.is_text
     return steps
 
 

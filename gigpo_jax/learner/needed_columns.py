@@ -35,7 +35,7 @@ def needed_columns(
     if "forked" in needs:
         columns["forked"] = np.array([s.episode.is_forked for s in steps], bool)
     if "summary" in needs:
-        columns["summary"] = np.array([s.turn.is_summary for s in steps], bool)
+        columns["summary"] = np.array([s.turn.is_text for s in steps], bool)
     return columns
 
 

@@ -67,7 +67,7 @@ def step_columns(
         from gigpo_jax.learner.similarity import similar_anchors
 
         # A summary has the state of its step in its anchor, and is nothing like the step.
-        kinds = 2 * group.astype(np.int64) + [s.turn.is_summary for s in steps]
+        kinds = 2 * group.astype(np.int64) + [s.turn.is_text for s in steps]
         anchor_lanes = similar_anchors(anchors, kinds, threshold=similarity)
     columns = {
         "reward": np.array([s.turn.reward for s in steps], np.float32),

@@ -266,7 +266,7 @@ def encode_demonstrations(
         targets = []
         for turn in demonstration.turns:
             # No stop string ends a summary.
-            end = tokenizer.stop_token_ids[:1] if turn.is_summary else response_ending
+            end = tokenizer.stop_token_ids[:1] if turn.is_text else response_ending
             response = encode_response(tokenizer, turn.response)
             targets.append(np.asarray([*response, *end], np.int32))
         prompts = _encode_prompts(demonstration, targets, encode)
@@ -274,7 +274,7 @@ def encode_demonstrations(
             images = turn.images
             check_length(tokens, images, limit)
             longest = config.sampling.max_response_tokens
-            if turn.is_summary:
+            if turn.is_text:
                 longest = summary_limit(config.sampling)
             if len(target) > longest:
                 continue

@@ -29,7 +29,7 @@ class DemonstratedTurn(NamedTuple):
     response: str
     images: tuple[np.ndarray, ...]
     exchanges: tuple[Exchange, ...] = ()
-    is_summary: bool = False
+    is_text: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ async def write_episode_text(
         images=images,
         versions=completion.versions,
         routes=completion.routes,
-        is_summary=True,
+        is_text=True,
     )
 
 

@@ -34,8 +34,9 @@ class SavedStep:
 
     Attributes:
       prompt, response, action, valid, admissible, observation, anchor, reward, penalty,
-      finish_reason, version, regret, is_summary:
+      finish_reason, version, regret:
         See `trajectory.Turn`.
+      is_summary: `Turn.is_text`, by an older name.
       prompt_length: Number of tokens of the prompt.
       tokens: Token ids of the response.
       logprobs: Their log-probabilities under the policy that sampled them, nats.
@@ -152,7 +153,7 @@ def collect_rollouts(
     finished = finished_steps(trajectories)
     rows = {(step.trajectory, step.place): row for row, step in enumerate(finished)}
     # A text that several episodes share is one row, which all of them show.
-    texts = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_summary}
+    texts = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_text}
     if len(rows) != len(credit.total):
         raise ValueError(f"credit of {len(credit.total)} steps for {len(rows)}")
     group_sizes = np.bincount(credit.anchor_group)
@@ -231,7 +232,7 @@ def _discounted_returns(turns: Sequence[Turn], gamma: float) -> list[float]:
     total = 0.0
     for turn in reversed(turns):
         # A summary takes no step of the environment.
-        total = turn.reward + (1.0 if turn.is_summary else gamma) * total
+        total = turn.reward + (1.0 if turn.is_text else gamma) * total
         # Only the stored number is rounded, and not the running sum.
         returns.append(round(total, _DIGITS))
     return returns[::-1]
@@ -253,6 +254,7 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
         **_shared_fields(SavedStep, turn)
         | {
             "logprobs": _round_tokens(turn.logprobs),
+            "is_summary": turn.is_text,
             "versions": None if turn.versions is None else tuple(turn.versions.tolist()),
         },
         prompt_length=len(turn.prompt_tokens),

@@ -56,9 +56,9 @@ def rollout_metrics(
     # Replaced groups stay in: the success rate is of tasks as drawn, not of groups with contrast.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]
-    turns = [turn for turn in all_turns if not turn.is_summary]
+    turns = [turn for turn in all_turns if not turn.is_text]
     # A text that several episodes share is one response.
-    summaries = {id(turn): turn for turn in all_turns if turn.is_summary}
+    summaries = {id(turn): turn for turn in all_turns if turn.is_text}
     responses = [*turns, *summaries.values()]
     # They begin in chosen states: their outcomes are not those of the policy on its tasks.
     forks = [t for t in finished if t.is_forked]
@@ -163,4 +163,4 @@ def ambiguous_anchors(steps: Sequence[Step]) -> list[bool]:
 
 
 def _has_regret(trajectory: Trajectory) -> bool:
-    return all(turn.regret is not None or turn.is_summary for turn in trajectory.turns)
+    return all(turn.regret is not None or turn.is_text for turn in trajectory.turns)

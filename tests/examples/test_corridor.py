@@ -96,13 +96,13 @@ def test_only_a_summary_knows_the_sign_at_the_doors(variant: str) -> None:
         assert (f"sign {colour}" in seen) == (variant == "summary")
         assert "says" not in seen
         # The sign is read through a summary of a summary.
-        summaries = [turn.response for turn in demonstration.turns if turn.is_summary]
+        summaries = [turn.response for turn in demonstration.turns if turn.is_text]
         assert summaries == ([f"sign {colour}"] * 2 if variant == "summary" else [])
         if variant == "summary":
             ends = [int(sample.response_tokens[-1]) for sample in samples]
             is_end = [end in TOKENIZER.stop_token_ids for end in ends]
             # Stop strings end responses, and not summaries.
-            assert is_end == [turn.is_summary for turn in demonstration.turns]
+            assert is_end == [turn.is_text for turn in demonstration.turns]
             config.sampling.max_summary_tokens = 2
             (shorter,) = encode_demonstrations([demonstration], Policy, config)
             assert len(shorter) == len(samples) - 2
@@ -113,7 +113,7 @@ def test_a_poor_guide_names_other_things_too() -> None:
     for number in range(30):
         _, _, demonstration = demonstrate("summary", number, sign_fraction=0.3)
         assert demonstration.won
-        summaries += [turn.response.split()[0] for turn in demonstration.turns if turn.is_summary]
+        summaries += [turn.response.split()[0] for turn in demonstration.turns if turn.is_text]
     assert 0.15 < summaries.count("sign") / len(summaries) < 0.5
     assert {*summaries} == {"sign", "lamp", "chair", "plant", "box"}
 

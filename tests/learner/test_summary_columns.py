@@ -32,7 +32,7 @@ def episode(member: int, reward: float, summary: str | None) -> Trajectory:
         make_turn(anchor="2", action=f"door {reward}", reward=reward),
     ]
     if summary is not None:
-        note = make_turn(anchor=summary_anchor("2"), action=summary, is_summary=True)
+        note = make_turn(anchor=summary_anchor("2"), action=summary, is_text=True)
         turns.insert(2, note)
     return Trajectory(Task("t", "", ""), 0, member, turns, won=reward > 1)
 
@@ -140,7 +140,7 @@ def test_many_summaries_in_one_episode_stay_in_order():
     turns = []
     for number in range(4):
         if number:
-            turns.append(make_turn(anchor=f"s{number}", is_summary=True))
+            turns.append(make_turn(anchor=f"s{number}", is_text=True))
         turns.append(make_turn(anchor=str(number), reward=float(number)))
     steps = finished_steps([Trajectory(Task("t", "", ""), 0, 0, turns)])
     assert [step.place for step in steps] == list(range(7))

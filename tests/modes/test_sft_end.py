@@ -40,7 +40,7 @@ def test_only_responses_within_their_limit_are_learnt_and_prompts_keep_their_end
     policy = Policy(SMALL["mha_tied"], None, tokenizer)
     # A token each and one for the end.
     turns = [DemonstratedTurn("a b c d e f", text, ()) for text in ("a b c", "a b c d", "f")]
-    turns += [DemonstratedTurn("e", text, (), is_summary=True) for text in ("b c", "b c d")]
+    turns += [DemonstratedTurn("e", text, (), is_text=True) for text in ("b c", "b c d")]
     [samples] = sft.encode_demonstrations([Demonstration(tuple(turns), True)], policy, config)
     end = tokenizer.stop_token_ids[0]
     responses = [sample.response_tokens.tolist() for sample in samples]

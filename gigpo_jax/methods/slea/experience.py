@@ -280,7 +280,7 @@ def join_lessons(trajectories: Sequence[Trajectory], join: JoinRows) -> list[dic
     for trajectory, zone, score in rate_episodes(trajectories):
         text = trajectory.notes.get(LESSON)
         if text:
-            states = [turn.anchor for turn in trajectory.turns if not turn.is_summary]
+            states = [turn.anchor for turn in trajectory.turns if not turn.is_text]
             record = {
                 "zone": zone,
                 "score": score,

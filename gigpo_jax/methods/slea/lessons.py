@@ -103,7 +103,7 @@ async def _write_lesson(
     """Lets the policy write a lesson about an episode; none if the engine fails."""
     settings = writer.settings
     history = History(settings.max_steps, trajectory.task.type)
-    steps = [turn for turn in trajectory.turns if not turn.is_summary]
+    steps = [turn for turn in trajectory.turns if not turn.is_text]
     for turn in steps:
         history.add(turn.observation, turn.action, turn.thought)
     observation = Observation(steps[-1].feedback, "", None, trajectory.words)

@@ -27,7 +27,5 @@ class ExecutableActions(Signal):
         """One flag a step, [N] bool."""
         turns = [step.turn for step in scored.steps]
         # A summary is no action.
-        flags = [
-            turn.valid and turn.admissible is not False and not turn.is_summary for turn in turns
-        ]
+        flags = [turn.valid and turn.admissible is not False and not turn.is_text for turn in turns]
         return {"executable": np.array(flags, bool)}

@@ -24,7 +24,7 @@ class ResamplingPart(EpisodePart):
 
     def samples_again(self, episode: Episode, completion: Completion, attempt: int) -> bool:
         """Compares the uncertainty with the previous turn's."""
-        steps = [turn for turn in episode.trajectory.turns if not turn.is_summary]
+        steps = [turn for turn in episode.trajectory.turns if not turn.is_text]
         if attempt == self._repeats or not steps:
             return False
         uncertainty = mean_uncertainty(completion.logprobs, completion.entropies)

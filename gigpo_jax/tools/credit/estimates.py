@@ -225,7 +225,7 @@ def given_columns(steps: Sequence[Step]) -> set[str]:
     given = set(GIVEN)
     if any(step.episode.is_forked for step in steps):
         given.add("forked")
-    if any(step.turn.is_summary for step in steps):
+    if any(step.turn.is_text for step in steps):
         given.add("summary")
     return given
 

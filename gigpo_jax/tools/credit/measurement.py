@@ -192,14 +192,14 @@ def step_labels(steps: Sequence[Step]) -> dict[str, np.ndarray]:
         "step": np.array([_octave(step.step + 1) for step in steps]),
         "anchor_group_size": np.array([_octave(sizes[key]) for key in keys]),
     }
-    is_summary = np.array([step.turn.is_summary for step in steps])
+    is_text = np.array([step.turn.is_text for step in steps])
     # Summaries choose no action, so nothing is ambiguous about them.
     ambiguous = ambiguous_anchors(steps)
-    if len(ambiguous) == np.sum(~is_summary):  # the environment lists its actions
+    if len(ambiguous) == np.sum(~is_text):  # the environment lists its actions
         labels["ambiguous_anchor"] = np.full(len(steps), "summary")
-        labels["ambiguous_anchor"][~is_summary] = np.where(ambiguous, "yes", "no")
-    if is_summary.any():
-        labels["summary"] = np.where(is_summary, "yes", "no")
+        labels["ambiguous_anchor"][~is_text] = np.where(ambiguous, "yes", "no")
+    if is_text.any():
+        labels["summary"] = np.where(is_text, "yes", "no")
     return labels
 
 

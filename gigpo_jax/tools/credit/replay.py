@@ -160,6 +160,6 @@ def _make_turn(
         choices=choices,
         task=observation.task,
         images=images,
-        is_summary=step.is_summary,
+        is_text=step.is_summary,
         plan=plan,
     )

@@ -95,7 +95,7 @@ def state_at(trajectory: Trajectory, place: int) -> State | None:
         return None
     turns = trajectory.turns
     earlier_turns = turns[:place]
-    actions = tuple(turn.action for turn in earlier_turns if not turn.is_summary)
+    actions = tuple(turn.action for turn in earlier_turns if not turn.is_text)
     past = trajectory.past.actions + actions
     responses: tuple[tuple[int, ...], ...] = ()
     # In a conversation two states with the same actions differ if their responses do.

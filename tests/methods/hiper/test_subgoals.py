@@ -159,7 +159,7 @@ def test_a_guide_demonstrates_its_strategy_before_the_first_step() -> None:
     play = partial(demonstrate_episode, env, encode=str.split, encode_response=str.split)
     first, *rest = play(expert, task, settings).turns
     strategy = f"open {task.type} door"
-    assert (first.response, first.is_summary) == (strategy, True)
+    assert (first.response, first.is_text) == (strategy, True)
     assert first.prompt.endswith(" plan")
-    assert all(f"plan {strategy} now" in turn.prompt and not turn.is_summary for turn in rest)
+    assert all(f"plan {strategy} now" in turn.prompt and not turn.is_text for turn in rest)
     assert len(rest) == 7

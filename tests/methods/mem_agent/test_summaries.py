@@ -78,7 +78,7 @@ def played():
             (trajectory, place)
             for trajectory in trajectories
             for place, turn in enumerate(trajectory.turns)
-            if turn.is_summary
+            if turn.is_text
         ]
         states = [state_at(trajectory, place + 1) for trajectory, place in pairs]
         states += [state_at(trajectory, place) for trajectory, place in pairs]
@@ -250,20 +250,20 @@ def test_episodes_write_summaries_between_their_steps(played):
         assert not trajectory.aborted
         turns = trajectory.turns
         steps = finished_steps([trajectory])
-        assert not turns[0].is_summary
-        assert not turns[-1].is_summary
+        assert not turns[0].is_text
+        assert not turns[-1].is_text
         assert trajectory.length == steps[-1].step + 1 <= WRITING.max_steps
         for place, (turn, step) in enumerate(zip(turns, steps, strict=True)):
             assert (step.place, step.turn) == (place, turn)
-            number = -step.step if turn.is_summary else step.step
+            number = -step.step if turn.is_text else step.step
             key = request_key(WRITING.seed, 5, trajectory.group, trajectory.member, number)
             tokens, sampling = params[key]
             assert tokens == tuple(turn.prompt_tokens.tolist())
             assert len(tokens) <= WRITING.prompt_tokens
             # A summary ends the conversation: only the turn after it starts anew.
             if place:
-                assert turn.continues(turns[place - 1]) == (not turns[place - 1].is_summary)
-            if not turn.is_summary:
+                assert turn.continues(turns[place - 1]) == (not turns[place - 1].is_text)
+            if not turn.is_text:
                 assert sampling.stop_strings == SETTINGS.sampling.stop_strings
                 assert sampling.max_tokens == SETTINGS.sampling.max_tokens
                 continue
@@ -283,7 +283,7 @@ def test_metrics_of_actions_leave_summaries_out(played):
     _, trajectories, _, _ = played
     metrics = rollout_metrics(trajectories, ())
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    steps = [turn for turn in turns if not turn.is_summary]
+    steps = [turn for turn in turns if not turn.is_text]
     assert metrics["rollout/summaries"] == len(turns) - len(steps) > 20
     assert metrics["rollout/steps"] == len(steps)
     assert metrics["episode/length"] == pytest.approx(len(steps) / len(trajectories))
@@ -304,14 +304,14 @@ def test_continuations_begin_before_and_after_a_summary(played):
     ):
         turn = trajectory.turns[place + offset]
         first = continuation.turns[0]
-        assert first.is_summary == turn.is_summary == (offset == 0)
+        assert first.is_text == turn.is_text == (offset == 0)
         np.testing.assert_array_equal(first.prompt_tokens, turn.prompt_tokens)
 
 
 def test_states_around_a_summary_differ_in_its_words_alone(played):
     _, trajectories, _, _ = played
     steps = finished_steps(trajectories)
-    summary = next(step for step in steps if step.turn.is_summary)
+    summary = next(step for step in steps if step.turn.is_text)
     before, after = states_around(trajectories, [summary])
     assert before.past == after.past
     assert len(before.past) == summary.step
@@ -335,8 +335,8 @@ def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
         for turn, step, later in zip(
             trajectory.turns, episode.steps, (*episode.steps[1:], None), strict=True
         ):
-            assert step.is_summary == turn.is_summary
-            assert not turn.is_summary or step.returns == later.returns
+            assert step.is_summary == turn.is_text
+            assert not turn.is_text or step.returns == later.returns
     # The episodes that were won are too short for a summary.
     longest = max(rollouts.episodes, key=lambda episode: len(episode.steps))
     shown = dataclasses.replace(longest, won=True)
@@ -358,8 +358,8 @@ def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
     for trajectory, again in zip(trajectories, repeated, strict=True):
         for turn, same in zip(trajectory.turns, again.turns, strict=True):
             np.testing.assert_array_equal(turn.prompt_tokens, same.prompt_tokens)
-            assert (turn.is_summary, turn.anchor, turn.choices) == (
-                same.is_summary,
+            assert (turn.is_text, turn.anchor, turn.choices) == (
+                same.is_text,
                 same.anchor,
                 same.choices,
             )
@@ -398,7 +398,7 @@ def test_demonstrations_have_the_summaries_of_the_expert():
     turns = demonstration.turns
     targets = [np.array([*TOKENIZER.encode(turn.response), EOS]) for turn in turns]
     prompts = list(_encode_prompts(demonstration, targets, encode))
-    places = [place for place, turn in enumerate(turns) if turn.is_summary]
+    places = [place for place, turn in enumerate(turns) if turn.is_text]
     assert len(places) > 1
     for number, place in enumerate(places):
         assert turns[place].response == f"nothing in {place - number} drawers"
@@ -411,7 +411,7 @@ def test_demonstrations_have_the_summaries_of_the_expert():
 
 def test_the_conversations_of_an_expert_without_summaries_drop_steps():
     turns = demonstrate(registry.make_expert("example", 0)).turns
-    assert not any(turn.is_summary for turn in turns)
+    assert not any(turn.is_text for turn in turns)
     assert max(len(turn.exchanges) for turn in turns) < len(turns)
 
 

@@ -101,7 +101,7 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
     ] * 3 + [{1}] * 3
     for first in range(0, 12, 3):
         assert all(turn is first_turns[first] for turn in first_turns[first : first + 3])
-        assert first_turns[first].is_summary
+        assert first_turns[first].is_text
         assert first_turns[first].reward == first_turns[first].penalty == 0.0
     assert len({turn.action for turn in first_turns}) > 2
     requests = [params for _, params in engine.requests if params.max_tokens == 5]
@@ -117,7 +117,7 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
         assert [state.plan for state in states] == [None, strategy]
 
     steps = finished_steps(trajectories)
-    rows = [step for step in steps if step.turn.is_summary]
+    rows = [step for step in steps if step.turn.is_text]
     assert [
         (row.episode.group, row.turn.extra[STRATEGY_NUMBER], row.trajectory) for row in rows
     ] == [
@@ -145,7 +145,7 @@ def test_a_continuation_keeps_its_strategy_and_strategies_repeat() -> None:
     turn = trajectories[0].turns[2]
     past = Past((trajectories[0].turns[1].action,), plan=turn.plan)
     continued, _ = play_strategies(starts=begin_with(past, past))
-    assert not any(turn.is_summary for trajectory in continued for turn in trajectory.turns)
+    assert not any(turn.is_text for trajectory in continued for turn in trajectory.turns)
     assert continued[0].turns[0].prompt == turn.prompt
     zeros = np.zeros(len(finished_steps(trajectories)), np.float32)
     credit = StepCredit(zeros, zeros, zeros, zeros.astype(np.int32))

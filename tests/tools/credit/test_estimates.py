@@ -201,8 +201,8 @@ def test_strategies_of_several_episodes_are_graded(shared: bool) -> None:
         number = 0 if shared else step.trajectory
         turn = replace(step.turn, extra={STRATEGY_NUMBER: number})
         if step.step == 0 and (step.trajectory == 0 or not shared):
-            summary = replace(turn, is_summary=True, anchor="summary", reward=0.0)
+            summary = replace(turn, is_text=True, anchor="summary", reward=0.0)
             rows.append(replace(step, turn=summary))
-        rows.append(replace(step, turn=turn, summaries=1))
+        rows.append(replace(step, turn=turn, texts=1))
     columns = gradable_columns(config, policy, rows) | given_columns(rows)
     assert ("strata" not in missing_columns(columns, config.rl)) is shared
