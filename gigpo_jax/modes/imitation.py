@@ -32,9 +32,9 @@ from gigpo_jax.run.hosts import Hosts, Stop
 from gigpo_jax.run.interrupts import Interrupts, UpdateStopped
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.progress import Bar, format_duration, show_progress
-from gigpo_jax.run.records import CHECKPOINTS
 from gigpo_jax.run.state_checkpoints import restore_state, save_state
 from gigpo_jax.run.workdir import host_folder
+from gigpo_jax.run.workdir_names import CHECKPOINTS
 
 HOLD_OUT = 64  # largest number of demonstrations that are never trained on
 HELD_OUT_MINIBATCH = 256  # steps of a minibatch of held-out responses

@@ -11,7 +11,7 @@ from gigpo_jax.rollout.environment import RunEnvironment
 from gigpo_jax.rollout.evaluator import Evaluator, panel_tasks
 from gigpo_jax.rollout.results import collect_outcomes, panel_metrics, panel_record
 from gigpo_jax.rollout.worker import RolloutWorker
-from gigpo_jax.run.records import EVALUATIONS
+from gigpo_jax.run.workdir_names import EVALUATIONS
 from gigpo_jax.trajectory import Trajectory
 
 

@@ -25,7 +25,7 @@ from gigpo_jax.rollout.environment import RunEnvironment, all_tasks, list_enviro
 from gigpo_jax.rollout.part_table import part_metrics
 from gigpo_jax.rollout.record import SUFFIX, collect_rollouts, write_rollouts
 from gigpo_jax.rollout.rollout import TooManyAborted
-from gigpo_jax.rollout.sample import PICTURES, sample_pictures, sample_text
+from gigpo_jax.rollout.shown_episode import PICTURES, episode_markdown, episode_pictures
 from gigpo_jax.rollout.statistics import metrics_by_environment
 from gigpo_jax.rollout.tasks import choose_tasks, make_sources
 from gigpo_jax.rollout.worker import RolloutWorker
@@ -38,8 +38,8 @@ from gigpo_jax.run.loggers.loggers import as_code_block, find_loggers
 from gigpo_jax.run.loggers.metrics import MetricsWriter, Timers
 from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_progress, show_stage
-from gigpo_jax.run.records import CHECKPOINTS, ROLLOUTS
 from gigpo_jax.run.workdir import claim_workdir, host_folder, open_workdir, record_machine
+from gigpo_jax.run.workdir_names import CHECKPOINTS, ROLLOUTS
 from gigpo_jax.trajectory import StepCredit, Trajectory, finished_steps
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Trainer:
         if self.done == 0:
             report.print_start(self.config, self.workdir, len(self.tasks))
             self.writer.text(0, "config", as_code_block(str(self.config)))
-            self.record(await self.evaluate(in_full=True))
+            self.write_metrics(await self.evaluate(in_full=True))
         else:
             # The iterations that follow have not compiled what the start has.
             self.timers.take()
@@ -317,7 +317,7 @@ class Trainer:
         # A checkpoint written during the evaluation holds the pending metrics, and the resumed run
         # comes here first.
         evaluation = await self.evaluate(in_full=self.done == self.config.train.iterations)
-        self.record(self.pending | evaluation)
+        self.write_metrics(self.pending | evaluation)
         self.pending = None
         is_overdue = time.monotonic() - self._saved_s > SAVE_S and jax.process_count() == 1
         if self.done % self.config.checkpoint.every == 0 or is_overdue:
@@ -409,8 +409,8 @@ class Trainer:
         # The folder is shared: each host writes a file of its own.
         name = f"iteration_{self.done + 1:06d}.host{jax.process_index()}{SUFFIX}"
         write_rollouts(self.workdir / ROLLOUTS / name, rollouts)
-        self.writer.text(self.done + 1, "rollout/sample", sample_text(rollouts))
-        self.writer.pictures(self.done + 1, PICTURES, sample_pictures(rollouts))
+        self.writer.text(self.done + 1, "rollout/sample", episode_markdown(rollouts))
+        self.writer.pictures(self.done + 1, PICTURES, episode_pictures(rollouts))
 
     async def evaluate(self, *, in_full: bool) -> dict[str, float]:
         """Plays the panel when due, or in full: greedily too; returns the results' metrics."""
@@ -427,7 +427,7 @@ class Trainer:
 
         return evaluation.record(self.done, await self.hosts.share(play_panel()))
 
-    def record(self, metrics: dict[str, float]) -> None:
+    def write_metrics(self, metrics: dict[str, float]) -> None:
         """Writes and prints the metrics of an iteration."""
         # The seconds since the last record: the evaluation is in them.
         metrics |= self.timers.take()

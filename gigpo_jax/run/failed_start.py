@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gigpo_jax.run.records import CHECKPOINTS, LOCK, METRICS
+from gigpo_jax.run.workdir_names import CHECKPOINTS, LOCK, METRICS
 
 # Logs of servers stay: errors name them.
 _CREATED_BY_START = (CHECKPOINTS, METRICS)

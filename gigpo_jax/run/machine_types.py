@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gigpo_jax.run.records import MACHINE
+from gigpo_jax.run.workdir_names import MACHINE
 
 
 def name_type(machine: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.policy import Policy, SignalBytes, load_policy
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.records import CONFIG
+from gigpo_jax.run.workdir_names import CONFIG
 
 
 def open_policy(

@@ -13,7 +13,7 @@ from gigpo_jax.policy import Policy, SignalBytes
 from gigpo_jax.run.newest import newest_params
 from gigpo_jax.run.open_policy import open_policy
 from gigpo_jax.run.progress import show_stage
-from gigpo_jax.run.records import CHECKPOINTS
+from gigpo_jax.run.workdir_names import CHECKPOINTS
 
 
 @dataclass(frozen=True)

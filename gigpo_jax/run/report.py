@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.config.mix import member_configs
 from gigpo_jax.run.progress import format_duration, print_lines
-from gigpo_jax.run.records import CHECKPOINTS, METRICS, ROLLOUTS
+from gigpo_jax.run.workdir_names import CHECKPOINTS, METRICS, ROLLOUTS
 
 
 def say(text: str) -> None:

@@ -11,8 +11,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.core.packaged import locate_file
 from gigpo_jax.run import report
-from gigpo_jax.run.records import BASE, CHECKPOINTS, CONFIG, FIX_TORN_FILE
 from gigpo_jax.run.saved_runs import describe_nearest
+from gigpo_jax.run.workdir_names import BASE, CHECKPOINTS, CONFIG, FIX_TORN_FILE
 
 
 def check_same_config(workdir: Path, config: ConfigDict) -> dict[str, Any]:

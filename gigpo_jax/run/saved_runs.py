@@ -6,7 +6,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.spelling import nearest_names
-from gigpo_jax.run.records import CONFIG, METRICS
+from gigpo_jax.run.workdir_names import CONFIG, METRICS
 
 
 def read_records(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import check_writable, read_object, write_json
 from gigpo_jax.core.machine import describe_machine
 from gigpo_jax.devices.exchange import all_hosts
-from gigpo_jax.run.records import BASE, CONFIG, FIX_TORN_FILE, LOCK, MACHINE
+from gigpo_jax.run.workdir_names import BASE, CONFIG, FIX_TORN_FILE, LOCK, MACHINE
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from gigpo_jax.config.keys import flatten
 from gigpo_jax.core.errors import storage_errors
 from gigpo_jax.run.loggers.loggers import Logger, Start, run_name
 from gigpo_jax.run.progress import note_compilation
-from gigpo_jax.run.records import METRICS
+from gigpo_jax.run.workdir_names import METRICS
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from gigpo_jax.config import resolve
 from gigpo_jax.config.command_line import load_config
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.rl.algorithms import ALGORITHMS
-from gigpo_jax.run.records import CONFIG, METRICS
 from gigpo_jax.run.resumed import check_same_config
+from gigpo_jax.run.workdir_names import CONFIG, METRICS
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -19,8 +19,8 @@ from gigpo_jax.config.saved import affects_results
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.files import read_object
 from gigpo_jax.run.machine_types import read_types
-from gigpo_jax.run.records import EVALUATIONS
 from gigpo_jax.run.saved_runs import read_records
+from gigpo_jax.run.workdir_names import EVALUATIONS
 
 # The task, the model and the budget must be equal. The algorithm, its settings, settings of the
 # optimizer, the anchor and the forks may differ: they are compared.

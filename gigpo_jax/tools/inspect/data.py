@@ -20,8 +20,8 @@ from gigpo_jax.env_bridge.types import IMAGE
 from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import SUFFIX, Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run.machine_types import read_types
-from gigpo_jax.run.records import EVALUATIONS, ROLLOUTS
 from gigpo_jax.run.saved_runs import read_records
+from gigpo_jax.run.workdir_names import EVALUATIONS, ROLLOUTS
 from gigpo_jax.tools.inspect.example import find_example
 from gigpo_jax.trajectory import FORKS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.web_server import host_error
-from gigpo_jax.run.records import METRICS
+from gigpo_jax.run.workdir_names import METRICS
 from gigpo_jax.tools.inspect.data import list_rollouts
 from gigpo_jax.tools.inspect.page import render_page
 

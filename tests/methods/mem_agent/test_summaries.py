@@ -34,7 +34,7 @@ from gigpo_jax.rollout.read_record import read_rollouts
 from gigpo_jax.rollout.record import collect_rollouts, write_rollouts
 from gigpo_jax.rollout.recorded_starts import RecordedStarts
 from gigpo_jax.rollout.results import collect_outcomes
-from gigpo_jax.rollout.sample import sample_text
+from gigpo_jax.rollout.shown_episode import episode_markdown
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at, states_around
@@ -340,7 +340,7 @@ def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
     # The episodes that were won are too short for a summary.
     longest = max(rollouts.episodes, key=lambda episode: len(episode.steps))
     shown = dataclasses.replace(longest, won=True)
-    text = sample_text(dataclasses.replace(rollouts, episodes=(shown,)))
+    text = episode_markdown(dataclasses.replace(rollouts, episodes=(shown,)))
     numbers = iter(range(1, shown.length + 1))
     headings = ["Summary" if s.is_summary else f"Step {next(numbers)}" for s in shown.steps]
     # Otherwise no number tells whether summaries are counted.

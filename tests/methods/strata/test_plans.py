@@ -21,7 +21,7 @@ from gigpo_jax.rollout.episode_settings import EpisodeSettings
 from gigpo_jax.rollout.prompt_encoding import prompt_encoder
 from gigpo_jax.rollout.record import collect_rollouts
 from gigpo_jax.rollout.rollout import RolloutJob, rollout
-from gigpo_jax.rollout.sample import sample_text
+from gigpo_jax.rollout.shown_episode import episode_markdown
 from gigpo_jax.rollout.statistics import rollout_metrics
 from gigpo_jax.tools.credit.replay import replay_episodes
 from gigpo_jax.tools.credit.states import state_at
@@ -184,7 +184,7 @@ def test_saved_episodes_of_a_strategy_show_the_credit_of_its_row() -> None:
     assert second.steps[0].advantage == first.steps[0].advantage == 0.0
     assert second.steps[1].advantage == len(first.steps)
     assert [step.advantage for step in aborted.steps] == [None] * len(aborted.steps)
-    assert "**won**" in sample_text(saved)
+    assert "**won**" in episode_markdown(saved)
     strategies = {step.advantage for e in saved.episodes if not e.aborted for step in e.steps[:1]}
     assert len(strategies) == 4
 

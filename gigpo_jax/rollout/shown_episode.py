@@ -5,10 +5,10 @@ from itertools import count
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
 from gigpo_jax.run.loggers.loggers import as_code_block
 
-PICTURES = "rollout/pictures"  # name of a sample's pictures in loggers
+PICTURES = "rollout/pictures"  # name in loggers
 
 
-def sample_text(rollouts: Rollouts) -> str:
+def episode_markdown(rollouts: Rollouts) -> str:
     """Returns an episode as Markdown, with the response, reward and credit of each step.
 
     A picture appears as its number, its size and its state.
@@ -45,7 +45,7 @@ def sample_text(rollouts: Rollouts) -> str:
     return "\n".join(lines)
 
 
-def sample_pictures(rollouts: Rollouts) -> list[bytes]:
+def episode_pictures(rollouts: Rollouts) -> list[bytes]:
     """Returns the pictures of the same episode as PNG files, in the order of its steps."""
     episode = _choose_episode(rollouts)
     if episode is None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gigpo_jax.core.png import encode_png
 from gigpo_jax.rollout.record import Rollouts, SavedEpisode, SavedStep
-from gigpo_jax.rollout.sample import sample_pictures, sample_text
+from gigpo_jax.rollout.shown_episode import episode_markdown, episode_pictures
 
 STEP = SavedStep(
     prompt="# Find the coin\nYou see a drawer.",
@@ -67,15 +67,15 @@ def test_the_sample_has_reward_and_credit_of_each_step_and_texts_as_they_are() -
     lost = replace(EPISODE, won=False)
     aborted = replace(EPISODE, aborted=True)
     replaced = replace(EPISODE, replaced=True)
-    assert sample_text(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
-    assert sample_text(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
-    assert sample_text(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
+    assert episode_markdown(Rollouts(0, 1.0, (aborted, replaced, lost, EPISODE), {})) == MARKDOWN
+    assert episode_markdown(Rollouts(0, 1.0, (aborted, lost), {})).startswith("**lost**")
+    assert episode_markdown(Rollouts(0, 1.0, (aborted, replaced), {})) == "no episode was finished"
 
 
 def test_a_summary_is_no_step_and_shows_its_prompt() -> None:
     summary = replace(STEP, prompt="Sum up.", observation="not shown", is_summary=True)
     episode = replace(EPISODE, steps=(STEP, summary, LAST))
-    text = sample_text(Rollouts(0, 1.0, (episode,), {}))
+    text = episode_markdown(Rollouts(0, 1.0, (episode,), {}))
     headings = [line.partition(":")[0] for line in text.splitlines() if line.startswith("###")]
     assert headings == ["### Step 1", "### Summary", "### Step 2"]
     assert "Prompt\n\n    Sum up.\n" in text
@@ -92,11 +92,11 @@ def test_pictures_of_the_sample_have_numbers_and_their_states_stand_in_the_text(
         EPISODE, steps=(first, replace(first, pictures=(second_picture, first_picture)))
     )
     rollouts = Rollouts(0, 1.0, (replace(EPISODE, won=False), episode), {})
-    assert sample_pictures(rollouts) == [first_picture, second_picture, first_picture]
-    text = sample_text(rollouts)
+    assert episode_pictures(rollouts) == [first_picture, second_picture, first_picture]
+    text = episode_markdown(rollouts)
     assert (
         "Picture 1 of `rollout/pictures`, 56 x 28 pixels\n\nAnchor state\n\n    #P#\n    #_#\n"
         in text
     )
     assert text.index("### Step 2") < text.index("Picture 2 of") < text.index("Picture 3 of")
-    assert sample_pictures(Rollouts(0, 1.0, (), {})) == []
+    assert episode_pictures(Rollouts(0, 1.0, (), {})) == []
