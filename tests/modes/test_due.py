@@ -37,7 +37,7 @@ def make_trainer(every: int, iterations: int = 100) -> Any:
     trainer.checkpoints = SimpleNamespace(
         save_parts=lambda iteration, parts, record: trainer.saves.append(iteration)
     )
-    trainer.record = trainer.metrics.append
+    trainer.write_metrics = trainer.metrics.append
     trainer._saved_s = time.monotonic()
     return trainer
 
