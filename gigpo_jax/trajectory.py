@@ -230,14 +230,14 @@ class Step:
     texts: int = 0
 
     @property
-    def place(self) -> int:
+    def turn_index(self) -> int:
         """Index of the turn in the episode's turns."""
         return self.step + self.texts
 
     @property
     def truncated(self) -> bool:
         """Whether it is the last step of an episode that used up its steps and was not won."""
-        return self.episode.truncated and self.place == len(self.episode.turns) - 1
+        return self.episode.truncated and self.turn_index == len(self.episode.turns) - 1
 
 
 def has_contrast(group: Sequence[Trajectory]) -> bool:

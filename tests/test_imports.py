@@ -197,7 +197,7 @@ CORE = ("config", "learner", "rollout", "modes", "run", "engines", "devices", "r
 # Words that only single methods have.
 METHOD_WORDS = re.compile(
     r"\b(hiper|strata|rebel|slea|oprl|spa_rl|igpo|vineppo|carl|rlvmr|serl|opd|hcapo|ema_grpo|belief"
-    r"|lesson|tcod|expert_starts|strateg(?:y|ies)|resample)\w*",
+    r"|lesson|subgoal|tcod|expert_starts|strateg(?:y|ies)|resample)\w*",
     re.IGNORECASE,
 )
 

@@ -57,8 +57,8 @@ def list_pasts(steps: Sequence[Step]) -> list[str]:
 
 def next_step_rows(steps: Sequence[Step], values: np.ndarray) -> np.ndarray:
     """Returns the row of `values` of the next step in each step's episode; zeros at a last step."""
-    rows = {(s.trajectory, s.place): row for row, s in enumerate(steps)}
+    rows = {(s.trajectory, s.turn_index): row for row, s in enumerate(steps)}
     last = len(steps)  # the row of zeros that is appended below
-    next_rows = [rows.get((s.trajectory, s.place + 1), last) for s in steps]
+    next_rows = [rows.get((s.trajectory, s.turn_index + 1), last) for s in steps]
     zeros = np.zeros_like(values, shape=(1, *values.shape[1:]))
     return np.concatenate([values, zeros])[next_rows]

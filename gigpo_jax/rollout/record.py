@@ -151,7 +151,7 @@ def collect_rollouts(
       decode: Function token ids -> text.
     """
     finished = finished_steps(trajectories)
-    rows = {(step.trajectory, step.place): row for row, step in enumerate(finished)}
+    rows = {(step.trajectory, step.turn_index): row for row, step in enumerate(finished)}
     # A text that several episodes share is one row, which all of them show.
     texts = {id(step.turn): row for row, step in enumerate(finished) if step.turn.is_text}
     if len(rows) != len(credit.total):

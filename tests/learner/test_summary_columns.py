@@ -143,7 +143,7 @@ def test_many_summaries_in_one_episode_stay_in_order():
             turns.append(make_turn(anchor=f"s{number}", is_text=True))
         turns.append(make_turn(anchor=str(number), reward=float(number)))
     steps = finished_steps([Trajectory(Task("t", "", ""), 0, 0, turns)])
-    assert [step.place for step in steps] == list(range(7))
+    assert [step.turn_index for step in steps] == list(range(7))
     c = step_columns(steps)
     ordered = order_steps(c)
     assert list(ordered.order[:7]) == list(range(7))

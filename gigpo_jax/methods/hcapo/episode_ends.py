@@ -46,5 +46,5 @@ def find_ends(steps: Sequence[Step]) -> dict[int, str]:
     last_steps: dict[int, Step] = {}
     for step in steps:
         last = last_steps.get(step.trajectory, step)
-        last_steps[step.trajectory] = max(last, step, key=lambda candidate: candidate.place)
+        last_steps[step.trajectory] = max(last, step, key=lambda candidate: candidate.turn_index)
     return {number: step.turn.feedback for number, step in last_steps.items()}

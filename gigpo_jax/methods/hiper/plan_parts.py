@@ -83,7 +83,7 @@ def plan_columns(steps: Sequence[Step]) -> dict[str, np.ndarray]:
     changes = np.zeros(len(steps), bool)
     previous: dict[int, SubgoalResponse] = {}
     # A change is one to the turn before.
-    for row in sorted(range(len(steps)), key=lambda row: steps[row].place):
+    for row in sorted(range(len(steps)), key=lambda row: steps[row].turn_index):
         step = steps[row]
         response = read_subgoal(step.turn.response)
         earlier = previous.get(step.trajectory)

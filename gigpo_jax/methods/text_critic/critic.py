@@ -180,7 +180,7 @@ def remaining_returns(steps: Sequence[Step]) -> np.ndarray:
     """The sum of rewards minus penalties from each step to the end of its episode, [N] f32."""
     returns = np.zeros(len(steps), np.float32)
     totals: dict[int, float] = {}
-    for row, step in sorted(enumerate(steps), key=lambda pair: -pair[1].place):
+    for row, step in sorted(enumerate(steps), key=lambda pair: -pair[1].turn_index):
         later = totals.get(step.trajectory, 0.0)
         totals[step.trajectory] = later + step.turn.reward - step.turn.penalty
         returns[row] = totals[step.trajectory]

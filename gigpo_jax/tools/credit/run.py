@@ -359,7 +359,7 @@ def _write_measurement(
         {
             "group": step.episode.group,
             "member": members[step.trajectory],
-            "step": step.place,
+            "step": step.turn_index,
             "advantage": float(measured.advantage[row]),
             "error": float(measured.error[row]),
             "regret": step.turn.regret,

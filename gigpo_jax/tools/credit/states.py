@@ -110,7 +110,7 @@ def states_around(trajectories: Sequence[Trajectory], steps: Sequence[Step]) -> 
     # with them their lines in the file and their random keys.
     states: dict[State, None] = {}
     for step in steps:
-        for position in (step.place, step.place + 1):
+        for position in (step.turn_index, step.turn_index + 1):
             state = state_at(trajectories[step.trajectory], position)
             if state is not None:
                 states[state] = None
@@ -140,8 +140,8 @@ def measured_advantages(
     error = np.zeros(len(steps))
     for row, step in enumerate(steps):
         trajectory = trajectories[step.trajectory]
-        state = state_at(trajectory, step.place)
-        next_state = state_at(trajectory, step.place + 1)
+        state = state_at(trajectory, step.turn_index)
+        next_state = state_at(trajectory, step.turn_index + 1)
         gain = means[next_state] - means[state]
         advantage[row] = step.turn.reward - step.turn.penalty + gain
         # The two states have continuations of their own, so their errors are independent and add

@@ -254,7 +254,7 @@ def test_episodes_write_summaries_between_their_steps(played):
         assert not turns[-1].is_text
         assert trajectory.length == steps[-1].step + 1 <= WRITING.max_steps
         for place, (turn, step) in enumerate(zip(turns, steps, strict=True)):
-            assert (step.place, step.turn) == (place, turn)
+            assert (step.turn_index, step.turn) == (place, turn)
             number = -step.step if turn.is_text else step.step
             key = request_key(WRITING.seed, 5, trajectory.group, trajectory.member, number)
             tokens, sampling = params[key]

@@ -127,7 +127,7 @@ def test_episodes_of_a_strategy_share_one_turn() -> None:
         (1, 1, 9),
     ]
     for step in steps:
-        assert trajectories[step.trajectory].turns[step.place] is step.turn
+        assert trajectories[step.trajectory].turns[step.turn_index] is step.turn
     metrics = rollout_metrics(trajectories, ())
     assert metrics["rollout/summaries"] == 4
     tokens = sum(len(step.turn.response_tokens) for step in steps)
