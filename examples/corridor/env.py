@@ -197,6 +197,7 @@ BELIEF_REQUEST = (
     'keys: "sign": the colour that the sign named; "phase": walk or doors; "prediction": what you '
     "expect to see after your action. Then reason about it between <think> and </think>. "
 )
+BELIEFS = StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader")
 INTRODUCTION = (
     "You walk along a corridor. A sign at its start names a colour. At its end are doors, and you "
     "may open one of them: it must be the one of that colour."
@@ -216,5 +217,5 @@ CORRIDOR = Environment(
     expert_options={
         "sign_fraction": Option(float, 1.0, "fraction of summaries that name the sign"),
     },
-    plans={"belief": StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader")},
+    plans={"belief": "examples.corridor.env:BELIEFS"},
 )

@@ -129,7 +129,8 @@ class Environment:
       answer_prefix: Text before the answer in a response; "" if tasks have no `Task.answer`.
       about: Introduction in agents' prompts. None: as in the first style that is an `Instruct`.
       examples: Source of agents' examples. None: tasks of env.split outside the panel.
-      plans: What kinds of plans need of it, by values of `env.plan` (docs/plans.md).
+      plans: "module:NAME" of what a kind of plan needs of it, by values of `env.plan`. No worker
+        imports it.
       harness: Whether `build` returns a `harnesses.Harness`, which plays whole episodes by itself
         (docs/serve.md).
     """
@@ -152,5 +153,5 @@ class Environment:
     answer_prefix: str = ""
     about: "Instruct | None" = None
     examples: ExampleGames | None = None
-    plans: Mapping[str, Any] = field(default_factory=dict)
+    plans: Mapping[str, str] = field(default_factory=dict)
     harness: bool = False

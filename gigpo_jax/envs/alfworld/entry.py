@@ -5,8 +5,7 @@ from functools import partial
 from gigpo_jax.core.references import ReferenceTable
 from gigpo_jax.env_bridge.actions import parse_tagged
 from gigpo_jax.envs.alfworld.anchors import ANCHOR
-from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST
-from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option, StatedBeliefs
+from gigpo_jax.envs.entry_types import Environment, ExampleGames, Option
 
 ENVIRONMENT = Environment(
     build="gigpo_jax.envs.alfworld.env:make",
@@ -21,11 +20,7 @@ ENVIRONMENT = Environment(
     expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
     generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
     examples=ExampleGames({"splits": {"train": 48}, "size": "small", "seed": 1}),
-    plans={
-        "belief": StatedBeliefs(
-            BELIEF_REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
-        )
-    },
+    plans={"belief": "gigpo_jax.envs.alfworld.expert.stated_beliefs:BELIEFS"},
     max_steps=50,
     history=2,
     invalid_penalty=0.1,

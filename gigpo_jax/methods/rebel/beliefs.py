@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from ml_collections import ConfigDict
 
 from gigpo_jax.config.requirements import require
+from gigpo_jax.core.references import load_reference
 from gigpo_jax.env_bridge.actions import Response
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.plans import Parser, PlanKind
@@ -64,7 +65,8 @@ def read_belief(response: str) -> BeliefResponse:
 
 def find_beliefs(environment: str) -> StatedBeliefs | None:
     """How an environment asks for beliefs and grades them; None: it does not."""
-    return registry.spec(environment).plans.get(BELIEF)
+    reference = registry.spec(environment).plans.get(BELIEF)
+    return load_reference(reference, key="config.env.plan") if reference else None
 
 
 def ask_belief(template: PromptTemplate, environment: str) -> PromptTemplate:

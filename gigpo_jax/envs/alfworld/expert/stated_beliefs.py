@@ -21,8 +21,13 @@ from typing import Any
 
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import Beliefs
+from gigpo_jax.envs.alfworld.prompt import BELIEF_REQUEST
 from gigpo_jax.envs.alfworld.tasks import Goal
+from gigpo_jax.envs.entry_types import StatedBeliefs
 
+BELIEFS = StatedBeliefs(
+    BELIEF_REQUEST, "gigpo_jax.envs.alfworld.expert.stated_beliefs:RoomBeliefGrader"
+)
 IN_HAND = "in_hand"
 _STATES = {"clean": "cleaned", "heat": "heated", "cool": "cooled"}
 # Shares of objects, states, visited and unvisited places in the grade of the state.
