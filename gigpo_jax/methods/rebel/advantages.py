@@ -17,7 +17,7 @@ rows:
 
 Source: the authors' code, with the weights of its script. Our choices: means over rows where the
 code has means over tokens; penalties are part of A_E alone. The grades, the keys and what differs
-there stand in `gigpo_jax.envs.alfworld.expert.stated_beliefs`.
+there stand in `gigpo_jax.methods.rebel.alfworld`.
 """
 
 from typing import Any

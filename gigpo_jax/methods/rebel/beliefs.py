@@ -2,15 +2,15 @@
 
 Each response begins with `<belief>..</belief>`, a JSON object with what the policy knows of the
 world, as in ReBel (arXiv 2605.20061); the next prompt shows the object. What a belief is about
-differs between environments, so each has a request and a grader of its own
-(`entry_types.StatedBeliefs`). Only the grade of the format is common.
+differs between environments, so each has a request and a grader of its own (`GradedBeliefs`):
+those of ALFWorld are here, others are named by `Environment.plans`. Only the grade of the format is
+common.
 """
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -22,7 +22,7 @@ from gigpo_jax.env_bridge.plans import Parser, PlanKind
 from gigpo_jax.env_bridge.prompts import Compact, PromptTemplate
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
-from gigpo_jax.envs.entry_types import StatedBeliefs
+from gigpo_jax.methods.rebel.graders import BeliefGrader, GradedBeliefs
 
 BELIEF = "belief"  # value of `env.plan`
 # No character that begins a tag: linear time on any response.
@@ -63,10 +63,23 @@ def read_belief(response: str) -> BeliefResponse:
     return BeliefResponse(text, belief, match.end())
 
 
-def find_beliefs(environment: str) -> StatedBeliefs | None:
-    """How an environment asks for beliefs and grades them; None: it does not."""
-    reference = registry.spec(environment).plans.get(BELIEF)
+# Environments whose beliefs are in this folder; others name theirs in `Environment.plans`.
+_GRADED = {"alfworld": "gigpo_jax.methods.rebel.alfworld:BELIEFS"}
+
+
+def find_beliefs(environment: str) -> GradedBeliefs | None:
+    """The graded beliefs of an environment, or None."""
+    reference = _GRADED.get(environment) or registry.spec(environment).plans.get(BELIEF)
     return load_reference(reference, key="config.env.plan") if reference else None
+
+
+def read_expert_belief(expert: Any, observation: Observation, action: str) -> str:
+    """The belief of an expert before an action, as JSON: by what it knows, or its attribute."""
+    from gigpo_jax.methods.rebel.alfworld import Demonstrator, read_demonstrator
+
+    if isinstance(expert, Demonstrator):
+        return read_demonstrator(expert, observation, action)
+    return getattr(expert, BELIEF, "")
 
 
 def ask_belief(template: PromptTemplate, environment: str) -> PromptTemplate:
@@ -105,7 +118,13 @@ def check_beliefs(config: ConfigDict) -> None:
     require(has_grader, config, "env.plan", reason, "use alfworld, or leave it out")
 
 
-PLAN = PlanKind(ask=ask_belief, make_parser=belief_parser, write=write_belief, check=check_beliefs)
+PLAN = PlanKind(
+    ask=ask_belief,
+    make_parser=belief_parser,
+    read=read_expert_belief,
+    write=write_belief,
+    check=check_beliefs,
+)
 
 
 class BeliefGrade(NamedTuple):
@@ -121,23 +140,6 @@ class BeliefGrade(NamedTuple):
     parts: tuple[float, float, float, float]
     key: str
     is_stated: bool
-
-
-class BeliefGrader(Protocol):
-    """Grades the beliefs of one episode by its observations."""
-
-    def observe(self, observation: Observation, /) -> None:
-        """Reads an observation, each one of the episode in order, before its response is graded."""
-
-    def grade(self, belief: Mapping[str, Any], feedback: str, /) -> tuple[float, float, float]:
-        """Grades state, phase and prediction of a response, each from 0 to 1; it never raises.
-
-        The response answers the newest observation, and `feedback` is the observation after its
-        action.
-        """
-
-    def make_key(self) -> str:
-        """The key of the newest belief."""
 
 
 def grade_response(

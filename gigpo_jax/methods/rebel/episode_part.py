@@ -6,7 +6,8 @@ from ml_collections import ConfigDict
 
 from gigpo_jax.env_bridge.processes.build import build_object
 from gigpo_jax.env_bridge.types import Observation
-from gigpo_jax.methods.rebel.beliefs import BeliefGrader, find_beliefs, grade_response
+from gigpo_jax.methods.rebel.beliefs import find_beliefs, grade_response
+from gigpo_jax.methods.rebel.graders import BeliefGrader
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.trajectory import Turn
 
