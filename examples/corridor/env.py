@@ -20,7 +20,7 @@ from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.prompts import Compact
 from gigpo_jax.env_bridge.types import Observation, StepResult, Task
-from gigpo_jax.envs.entry_types import Environment, Option, StatedBeliefs
+from gigpo_jax.envs.entry_types import Environment, Option
 
 SPLITS = ("train", "test")
 COLOURS = ("red", "blue", "green", "white")
@@ -192,12 +192,6 @@ class SignGrader:
         return f"{self._phase}|{self._belief.get('sign', '')}"
 
 
-BELIEF_REQUEST = (
-    "First write what you know, as one JSON object between <belief> and </belief>, with these "
-    'keys: "sign": the colour that the sign named; "phase": walk or doors; "prediction": what you '
-    "expect to see after your action. Then reason about it between <think> and </think>. "
-)
-BELIEFS = StatedBeliefs(BELIEF_REQUEST, "examples.corridor.env:SignGrader")
 INTRODUCTION = (
     "You walk along a corridor. A sign at its start names a colour. At its end are doors, and you "
     "may open one of them: it must be the one of that colour."
@@ -217,5 +211,5 @@ CORRIDOR = Environment(
     expert_options={
         "sign_fraction": Option(float, 1.0, "fraction of summaries that name the sign"),
     },
-    plans={"belief": "examples.corridor.env:BELIEFS"},
+    plans={"belief": "examples.corridor.beliefs:BELIEFS"},
 )

@@ -90,19 +90,6 @@ class ExampleGames:
 
 
 @dataclass(frozen=True)
-class StatedBeliefs:
-    """How an environment asks for beliefs and grades them (docs/plans.md).
-
-    Attributes:
-      request: Instruction for the beginning of the response, belief and thought.
-      grader: "module:class" of a grader, called without arguments for each episode.
-    """
-
-    request: str
-    grader: str
-
-
-@dataclass(frozen=True)
 class Environment:
     """An environment's entry. A "module:function" is imported on first use.
 

@@ -20,7 +20,6 @@ ENVIRONMENT = Environment(
     expert="gigpo_jax.envs.alfworld.expert.demonstrator:Demonstrator",
     generate="gigpo_jax.envs.alfworld.data.generate:ensure_games",
     examples=ExampleGames({"splits": {"train": 48}, "size": "small", "seed": 1}),
-    plans={"belief": "gigpo_jax.envs.alfworld.expert.stated_beliefs:BELIEFS"},
     max_steps=50,
     history=2,
     invalid_penalty=0.1,

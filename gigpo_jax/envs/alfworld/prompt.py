@@ -27,13 +27,3 @@ COMPACT = Compact(
     shorten=shorten,
     hidden=lambda action: action.startswith(("examine", "help", "inventory", "look")),
 )
-# Instruction of `env.plan=belief`; `expert.stated_beliefs` grades the answers.
-BELIEF_REQUEST = (
-    "First write what you know of the house, as one JSON object between <belief> and </belief>, "
-    'with these keys: "objects": each object and its place, in_hand or unknown; "states": each '
-    "object that was changed, and heated, cooled or cleaned; "
-    '"visited" and "unvisited": lists of the places that you have looked into, and of others that '
-    'may help; "phase": find, pickup, transform or place; "target": the object that you need now; '
-    '"prediction": what you expect to see after your action. Then reason about it between <think> '
-    "and </think>. "
-)

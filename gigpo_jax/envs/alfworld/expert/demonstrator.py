@@ -12,7 +12,6 @@ from gigpo_jax.env_bridge.option_checks import check_fractions
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs.alfworld.expert.beliefs import get_type
 from gigpo_jax.envs.alfworld.expert.expert import AlfworldExpert
-from gigpo_jax.envs.alfworld.expert.stated_beliefs import describe_belief
 from gigpo_jax.envs.alfworld.expert.thoughts import describe_plan, explain_command, name_subgoal
 
 _IDLE_COMMANDS = ("look", "inventory", "examine")
@@ -27,7 +26,6 @@ class Demonstrator:
       expert: Expert, whose knowledge the demonstrator has.
       lapse: Whether the last command differs from the expert's.
       subgoal: Subgoal of the expert at the last command, whatever the command was.
-      belief: What it knew before the last command, as JSON.
     """
 
     def __init__(
@@ -61,7 +59,6 @@ class Demonstrator:
         self._command = ""
         self.lapse = False
         self.subgoal = ""
-        self.belief = ""
 
     @property
     def thought(self) -> str:
@@ -100,8 +97,6 @@ class Demonstrator:
             command = self._forget_change(best, commands)
         self.lapse = command != best
         self._command = command
-        if goal is not None and beliefs is not None:
-            self.belief = describe_belief(goal, beliefs, observation, command)
         return command
 
     def _choose(self, commands: Sequence[str], default: str) -> str:
