@@ -317,7 +317,7 @@ def test_states_around_a_summary_differ_in_its_words_alone(played):
     assert len(before.past) == summary.step
     written = tuple(summary.turn.response_tokens.tolist())
     assert after.responses == (*before.responses, written)
-    assert len(after.responses) == summary.place + 1
+    assert len(after.responses) == summary.turn_index + 1
 
 
 def test_saved_rollouts_have_summaries_and_are_played_again(played, tmp_path):
