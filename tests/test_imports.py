@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -23,59 +24,49 @@ ADAPTED = {  # what the adapters adapt to; gigpo-worlds has it as extras
 @functools.cache
 def modules() -> dict[str, pathlib.Path]:
     """Dotted name below the package -> file."""
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
-    return found
+        names = path.relative_to(PACKAGE).with_suffix("").parts
+        paths[".".join(name for name in names if name != "__init__")] = path
+    return paths
 
 
 @functools.cache
 def imports_of(name: str, *, everywhere: bool) -> frozenset[str]:
     """Absolute names of the modules that a module imports: at its top, or in functions too."""
-    path = modules()[name]
-    tree = ast.parse(path.read_text())
-    found: set[str] = set()
+    tree = ast.parse(modules()[name].read_text())
+    imports: set[str] = set()
     for node in ast.walk(tree) if everywhere else _top_level(tree.body):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imports |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                package = ["gigpo_jax", *name.split(".")][
-                    : None if path.name == "__init__.py" else -1
-                ]
-                base = ".".join(
-                    [*package[: len(package) - node.level + 1], *([base] if base else [])]
-                )
+            assert not node.level, f"{name} has a relative import"
             for alias in node.names:
-                inner = f"{base}.{alias.name}"
-                found.add(inner if inner.removeprefix("gigpo_jax.") in modules() else base)
-    return frozenset(found)
+                inner = f"{node.module}.{alias.name}"
+                is_module = inner.removeprefix("gigpo_jax.") in modules()
+                imports.add(inner if is_module else node.module)
+    return frozenset(imports)
 
 
 def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements that run on import, those in `if` and `try` included; not what is for type
-    checkers.
-    """
-    found = []
+    """Statements that run on import, those in `if` and `try` too, but not for type checkers."""
+    statements = []
     for node in body:
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             continue
-        found.append(node)
-        for inner in ("body", "orelse", "finalbody"):
+        statements.append(node)
+        for block in ("body", "orelse", "finalbody"):
             if isinstance(node, (ast.If, ast.Try, ast.With)):
-                found += _top_level(getattr(node, inner, []))
-    return found
+                statements += _top_level(getattr(node, block, []))
+    return statements
 
 
 def our_imports(name: str) -> set[str]:
     """The project's own modules that a module imports anywhere, below the package."""
+    prefix = "gigpo_jax."
     imports = imports_of(name, everywhere=True)
-    found = {
-        other.removeprefix("gigpo_jax.") for other in imports if other.startswith("gigpo_jax.")
-    }
-    return {other for other in found if other in modules()} - {name}
+    ours = {module.removeprefix(prefix) for module in imports if module.startswith(prefix)}
+    return (ours & modules().keys()) - {name}
 
 
 # The floors of the house (docs/architecture.md), from the ground up: a room imports only rooms of
@@ -104,10 +95,10 @@ def room(name: str) -> str:
 
 def test_a_room_imports_only_what_stands_below_it() -> None:
     broken = [
-        f"{name} imports {other}"
+        f"{name} imports {imported}"
         for name in modules()
-        for other in our_imports(name)
-        if room(other) not in (room(name), "") and FLOOR[room(other)] >= FLOOR[room(name)]
+        for imported in our_imports(name)
+        if room(imported) not in (room(name), "") and FLOOR[room(imported)] >= FLOOR[room(name)]
     ]
     assert not broken
 
@@ -117,10 +108,10 @@ def test_modes_do_not_import_tools_and_tools_do_not_import_each_other() -> None:
         return ".".join(name.split(".")[:2]) if name.startswith("tools.") else room(name)
 
     broken = [
-        f"{name} imports {other}"
+        f"{name} imports {imported}"
         for name in modules()
-        for other in our_imports(name)
-        if room(other) == "tools" and tool(name) != tool(other)
+        for imported in our_imports(name)
+        if room(imported) == "tools" and tool(name) != tool(imported)
     ]
     assert not broken
 
@@ -159,11 +150,14 @@ def test_env_bridge_needs_the_standard_library_and_numpy_alone() -> None:
     allowed = set(sys.stdlib_module_names) | {"numpy", "gigpo_jax"}
     for name in modules():
         if room(name) in LIGHT:
-            top = {found.partition(".")[0] for found in imports_of(name, everywhere=False)}
-            top -= ADAPTED.get(name, set())
-            assert top <= allowed, f"{name} imports {sorted(top - allowed)}"
-            anywhere = {found.partition(".")[0] for found in imports_of(name, everywhere=True)}
-            assert not anywhere & {"jax", "jaxlib", "flax", "optax", "orbax"}, name
+            imports = packages(imports_of(name, everywhere=False)) - ADAPTED.get(name, set())
+            assert imports <= allowed, f"{name} imports {sorted(imports - allowed)}"
+            all_imports = packages(imports_of(name, everywhere=True))
+            assert not all_imports & {"jax", "jaxlib", "flax", "optax", "orbax"}, name
+
+
+def packages(imports: Iterable[str]) -> set[str]:
+    return {module.partition(".")[0] for module in imports}
 
 
 def test_the_package_itself_imports_nothing() -> None:
@@ -218,9 +212,9 @@ def find_words(text: str) -> list[str]:
 def test_the_core_imports_no_method() -> None:
     """Methods are found by name in `core.method_table`, when a config has them."""
     broken = [
-        f"{name} imports {other}"
+        f"{name} imports {imported}"
         for name in modules()
-        for other in our_imports(name)
-        if room(other) == "methods" and room(name) != "methods"
+        for imported in our_imports(name)
+        if room(imported) == "methods" and room(name) != "methods"
     ]
     assert not broken
