@@ -187,6 +187,12 @@ def test_a_fresh_process_has_no_jax_after(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+# Folders of methods; the others have English names.
+METHODS = {path.name for path in (PACKAGE / "methods").iterdir() if (path / "README.md").exists()}
+METHOD_NAMES = re.compile(
+    rf"(?<![A-Za-z0-9_.])({'|'.join(METHODS - {'tree', 'salt', 'response_weight'})})(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)
 CORE = ("config", "learner", "rollout", "modes", "run", "engines", "devices", "rl", "env_bridge")
 # Words that only single methods have.
 METHOD_WORDS = re.compile(
@@ -201,6 +207,13 @@ def test_core_files_name_no_method() -> None:
     core = {name: path.read_text() for name, path in modules().items() if room(name) in CORE}
     assert [name for name, text in core.items() if "gigpo_jax.methods" in text] == []
     del core["config.removed_keys"]  # what became of keys of old configs
+    everything = {
+        name: path.read_text()
+        for name, path in modules().items()
+        if room(name) != "methods" and name not in ("core.method_table", "config.removed_keys")
+    }
+    assert len(METHODS) > 25
+    assert {n: m[0] for n, text in everything.items() if (m := METHOD_NAMES.search(text))} == {}
     assert {name: find_words(text) for name, text in core.items() if find_words(text)} == {}
 
 

@@ -6,15 +6,11 @@ from dataclasses import dataclass, replace
 from gigpo_jax.core.method_table import METHOD_AGENTS
 from gigpo_jax.core.references import ReferenceTable, find_entry
 from gigpo_jax.env_bridge.actions import Response
-from gigpo_jax.env_bridge.exchanges import Advice
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompts import PromptInput, PromptTemplate
 
 # Task type -> won episodes, up to the last action; "" stands for all types without a key.
 Examples = Mapping[str, Sequence[PromptInput]]
-
-REFLECTION_TOKENS = 256  # largest length of a reflection
-REFLECTIONS = 3  # newest reflections that a prompt shows (Reflexion, section 4)
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,6 @@ AGENTS: ReferenceTable[Agent] = ReferenceTable(
     }
     | METHOD_AGENTS
 )
-
-
-def describe_reflections(texts: Sequence[str]) -> tuple[Advice, ...]:
-    """Describes the reflections on earlier trials of a task, for the prompts of a later one."""
-    return tuple(
-        Advice(text, f"Your note after trial {number}, which failed: ", "note", stays=True)
-        for number, text in enumerate(texts, 1)
-    )
 
 
 def find_agent(name: str) -> Agent:

@@ -1,7 +1,7 @@
 """The model of a critic: its shape, its parameters and its compiled programs.
 
 A critic is a model of its own, or a value head on the hidden states of the policy
-(`critic.kind`). A critic of plans has three values a token.
+(`critic.kind`). A critic may have several values a token.
 """
 
 from collections.abc import Callable, Sequence

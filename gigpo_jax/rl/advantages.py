@@ -68,7 +68,7 @@ class Advantages:
       tokens: [N, R] f32, advantages of response tokens in place of the total, which is then their
         mean; or None.
       target: [N] or [N, R] f32, a critic's target before each response, or before each token of it;
-        [N, 3] of a critic of plans; or None.
+        [N, V] of a critic with V values a response; or None.
       learned: [N] bool, steps that are in the loss; None: all are.
     """
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 class ValueTargets(NamedTuple):
     """Targets of a critic at response tokens: f32 arrays of one shape, mostly [M, B, C].
 
-    A critic of plans has [M, B, C, 3].
+    A critic with V values has [M, B, C, V].
 
     Attributes:
       value: Estimate of the return before the token, made before the updates.

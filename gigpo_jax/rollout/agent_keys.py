@@ -6,23 +6,20 @@ from gigpo_jax.config.key_types import KeySet
 from gigpo_jax.config.keys import declare, is_default, named_keys
 from gigpo_jax.config.requirements import require
 from gigpo_jax.core.settings import NOT_NEGATIVE, POSITIVE
-from gigpo_jax.env_bridge.agents import find_agent
+from gigpo_jax.env_bridge.agents import AGENTS, find_agent
 from gigpo_jax.envs import registry
 
 KEYS = named_keys(
-    declare(
-        "agent", "agent of gigpo eval: plain, react, reflexion, or module:NAME (docs/agents.md)"
-    ),
+    declare("agent", f"agent of gigpo eval: {AGENTS}, or module:NAME (docs/agents.md)"),
     declare(
         "eval.trials",
-        "number of trials of a task in gigpo eval; one success is enough; reflexion: 3 "
-        "(docs/agents.md)",
+        "number of trials of a task in gigpo eval; one success is enough (docs/agents.md)",
         POSITIVE,
         auto=True,
     ),
     declare(
         "eval.examples",
-        "number of examples of each task type in prompts of react and reflexion",
+        "number of examples of each task type in prompts of agents (docs/agents.md)",
         NOT_NEGATIVE,
         may_change=True,
     ),

@@ -103,6 +103,10 @@ class EpisodePart:
     def __init__(self, config: ConfigDict) -> None:
         """Reads the config of the episode's environment."""
 
+    def reserve(self, history: History) -> int:
+        """Adds the longest texts of the part to a prompt, and returns their missing tokens."""
+        return 0
+
     def observe(self, observation: Observation) -> None:
         """Reads an observation before it is answered, also the observations of replayed actions."""
 

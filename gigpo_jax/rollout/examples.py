@@ -9,13 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gigpo_jax.core.errors import InputError
-from gigpo_jax.env_bridge.agents import (
-    REFLECTION_TOKENS,
-    REFLECTIONS,
-    Examples,
-    describe_reflections,
-    find_agent,
-)
+from gigpo_jax.env_bridge.agents import Examples, find_agent
 from gigpo_jax.env_bridge.paths import cache_folder
 from gigpo_jax.env_bridge.prompts import History, PromptInput
 from gigpo_jax.envs import registry
@@ -136,17 +130,15 @@ def _check_room(
     settings = episode_settings(config, temperature=0.0, stop_token_ids=(), examples=examples)
     # Without a limit nothing is cut, so the real lengths show.
     unlimited_settings = replace(settings, prompt_tokens=_UNLIMITED)
-    reflections = 0 if find_agent(config.agent).reflection is None else REFLECTIONS
     longest_prompt = 0
     for episode in episodes:
         for number, (observation, _) in enumerate(episode.steps):
-            # History is what a long prompt loses first, so the check leaves it out. Reflections
-            # count below with their largest length.
+            # History is what a long prompt loses first, so the check leaves it out.
             history = History(0, task_type)
-            history.advice = describe_reflections([""] * reflections)
+            room = sum(part.reserve(history) for part in settings.make_parts())
             history.steps = number
             prompt = unlimited_settings.prompt(observation, history, encode)
-            length = len(prompt.tokens) + reflections * REFLECTION_TOKENS
+            length = len(prompt.tokens) + room
             longest_prompt = max(longest_prompt, length)
     if longest_prompt > settings.prompt_tokens:
         selection = f" of {task_type}" if task_type else ""

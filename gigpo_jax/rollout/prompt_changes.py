@@ -30,7 +30,7 @@ def change_prompts(
             parse=plan.make_parser(settings.parse),
         )
     if env.context == "summary":
-        assert isinstance(settings.template, Conversation)  # `mem_agent.keys`
+        assert isinstance(settings.template, Conversation)  # the check of `env.context`
         sampling = config.sampling
         limits = SummaryLimits(sampling.max_response_tokens, summary_limit(sampling))
         settings = replace(settings, template=replace(settings.template, summaries=limits))

@@ -21,8 +21,9 @@ from gigpo_jax.rollout.record import (
 from gigpo_jax.trajectory import FORKS
 
 # Version 1 has no answers, version 2 no environments and no pictures, version 3 no pasts, version 4
-# no summaries, version 5 no versions of tokens, version 6 no sources of pasts.
-READABLE_VERSIONS = (1, 2, 3, 4, 5, 6, 7)
+# no summaries, version 5 no versions of tokens, version 6 no sources of pasts. Up to version 7 the
+# only note is the field `reflection`.
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
 # Errors of a damaged file: of its compression, then of its content.
 _FILE_ERRORS = (OSError, EOFError, zlib.error, StopIteration, RecursionError)
 _CONTENT_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
@@ -90,4 +91,7 @@ def _parse_episode(
     past = tuple(line.get("past", ()))
     # Older files do not tell; forks are the most common.
     source = line.get("source", FORKS if past else "")
-    return SavedEpisode(**line | {"steps": tuple(steps), "past": past, "source": source})
+    old_note = line.pop("reflection", "")
+    notes = {"reflection": old_note} if old_note else line.get("notes", {})
+    values = {"steps": tuple(steps), "past": past, "source": source, "notes": notes}
+    return SavedEpisode(**line | values)

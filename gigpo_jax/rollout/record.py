@@ -6,8 +6,8 @@ It needs numpy and the standard library only.
 import base64
 import gzip
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from gigpo_jax.core.files import replace_file
 from gigpo_jax.trajectory import StepCredit, Trajectory, Turn, finished_steps
 
 FORMAT = "gigpo_jax rollouts"
-VERSION = 7
+VERSION = 8
 SUFFIX = ".jsonl.gz"
 # Texts that are stored once a file: steps of a group repeat them.
 SHARED_TEXTS = ("prompt", "response", "action", "observation", "anchor")
@@ -101,7 +101,7 @@ class SavedEpisode:
     words: str = ""
     truncated: bool = False
     replaced: bool = False
-    reflection: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
     answer: str = ""
     environment: str = ""
     past: tuple[str, ...] = ()
@@ -268,7 +268,6 @@ def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEp
         "task": trajectory.task.id,
         "past": trajectory.past.actions,
         "source": trajectory.past.source if trajectory.past.actions else "",
-        "reflection": trajectory.notes.get("reflection", ""),
     }
     task = _shared_fields(SavedEpisode, trajectory.task)
     values = task | _shared_fields(SavedEpisode, trajectory) | texts
@@ -277,7 +276,7 @@ def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEp
 
 def _shared_fields(kind: type, source: object) -> dict[str, Any]:
     """The values of a type's fields that another object has too."""
-    names = [field.name for field in fields(kind)]
+    names = [entry.name for entry in fields(kind)]
     return {name: getattr(source, name) for name in names if hasattr(source, name)}
 
 

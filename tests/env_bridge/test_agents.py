@@ -7,13 +7,14 @@ import pytest
 
 from gigpo_jax.core.errors import InputError
 from gigpo_jax.env_bridge.actions import Response, parse_tagged
-from gigpo_jax.env_bridge.agents import AGENTS, Agent, describe_reflections, find_agent
+from gigpo_jax.env_bridge.agents import AGENTS, Agent, find_agent
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompt_building import build_prompt
 from gigpo_jax.env_bridge.prompts import Event, History, PromptInput
 from gigpo_jax.env_bridge.react import ReAct, read_step
 from gigpo_jax.env_bridge.types import Observation
 from gigpo_jax.envs import registry
+from gigpo_jax.methods.reflexion.agent import describe_reflections
 from gigpo_jax.rollout.demonstrations import response_text
 
 HOUSE = Instruct("You are in a house.", hidden=("help",))

@@ -308,9 +308,10 @@ def test_trials_of_an_agent_are_evaluated_and_saved(flags: list[str], tmp_path: 
         second = {episode.group: episode for episode in episodes if episode.member == 1}
         assert len(second) + sum(first) == 8
         for episode in episodes:
-            if episode.reflection:
+            if episode.notes:
                 assert all(
-                    f"Your note after trial 1, which failed: {episode.reflection}" in step.prompt
+                    f"Your note after trial 1, which failed: {episode.notes['reflection']}"
+                    in step.prompt
                     for step in second[episode.group].steps
                 )
-        assert any(episode.reflection for episode in episodes)
+        assert any(episode.notes for episode in episodes)

@@ -105,18 +105,3 @@ def token_gae(reward, value, mask, *, gamma, lam):
         at = np.flatnonzero(mask[n])
         out[n, at] = gae(reward[n, at], value[n, at], np.arange(len(at)), gamma=gamma, lam=lam)
     return out
-
-
-def bilevel_gae(
-    reward, value, token_mask, trajectory, step, group, mask, *, gamma, lam, token_gamma
-):
-    """[N, R, 2] f64: `step_gae` with the value of the last token, whose target is the reward of
-    `token_gae` there.
-    """
-    last = {n: int(np.flatnonzero(token_mask[n])[-1]) for n in range(len(mask)) if mask[n]}
-    ends = np.array([value[n, last[n]] if n in last else 0.0 for n in range(len(mask))])
-    targets = step_gae(reward, ends, trajectory, step, group, mask, gamma=gamma, lam=lam)[:, 1]
-    rewards = np.zeros(token_mask.shape)
-    for n, place in last.items():
-        rewards[n, place] = targets[n]
-    return token_gae(rewards, value, token_mask & mask[:, None], gamma=token_gamma, lam=lam)

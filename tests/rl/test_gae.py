@@ -2,9 +2,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gigpo_jax.rl.advantages import gigpo_advantages
+from gigpo_jax.rl.advantages import Advantages, gigpo_advantages
 from gigpo_jax.rl.algorithms import PRESETS, make_advantages
-from gigpo_jax.rl.gae import Gae, bilevel_gae, step_gae, token_gae, value_metrics, whiten
+from gigpo_jax.rl.gae import Gae, step_gae, token_gae, value_metrics, whiten
 from gigpo_jax.rl.types import StepColumns, collect_columns
 from tests.rl import oracle
 from tests.rl.test_advantages import random_batch, random_columns
@@ -71,6 +71,7 @@ def test_the_worked_example() -> None:
     np.testing.assert_allclose(row.target, [[0.9051, 0.0, 0.9603, 1.0]], atol=5e-5)
 
 
+COMMON = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
 HOW = [{"gamma": gamma, "lam": lam} for gamma in (0.95, 1.0, 0.0) for lam in (0.9, 1.0, 0.0)]
 
 
@@ -90,10 +91,6 @@ def test_equals_the_oracle(seed: int) -> None:
     per_token["reward"] = np.where(per_token["mask"], words["value"] ** 2, np.nan)
     np.testing.assert_allclose(
         both(token_gae(**per_token, **how)), oracle.token_gae(**per_token, **how), atol=2e-5
-    )
-    how = how | {"token_gamma": 0.97}
-    np.testing.assert_allclose(
-        both(bilevel_gae(**words, **how)), oracle.bilevel_gae(**words, **how), atol=2e-5
     )
 
 
@@ -133,35 +130,27 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_algorithms_with_a_critic_equal_the_oracle(seed: int) -> None:
+def test_ppo_equals_the_oracle(seed: int) -> None:
     """Advantages of steps and of tokens, and what the critic learns; a penalty belongs to the
     reward of its step.
     """
-    common = {"gamma": 0.9, "step_weight": 1.0, "normalize": "mean_std"}
     c = critic_columns(seed)
     mask = (np.arange(9) < c.tokens[:, None]) & c.mask[:, None]
-    chains = {name: getattr(c, name) for name in CHAINS}
-    step = oracle.step_gae(c.reward - c.penalty, c.value, **chains, gamma=0.9, lam=0.8)
-    for name in ("step_ppo", "turn_ppo"):
-        got = make_advantages(name, "verl_agent", **common, lam=0.8)(c)
-        np.testing.assert_allclose(got.total, whitened(step[:, 0], c.mask), atol=5e-5)
-        np.testing.assert_allclose(got.target, step[:, 1], atol=2e-5)
-        assert got.tokens is None
-    how = {"gamma": 0.9, "lam": 0.8, "token_gamma": 1.0}
-    per_token = {
-        "bilevel": oracle.bilevel_gae(c.reward - c.penalty, c.token_value, mask, **chains, **how)
-    }
     rewards = np.zeros(mask.shape)
     for n in np.flatnonzero(c.mask):
         episode = c.mask & (c.group == c.group[n]) & (c.trajectory == c.trajectory[n])
         rewards[n, c.tokens[n] - 1] = c.reward[episode].sum() - c.penalty[n]
-    per_token["ppo"] = oracle.token_gae(rewards, c.token_value, mask, gamma=0.9, lam=0.8)
-    for name, found in per_token.items():
-        got = make_advantages(name, "verl_agent", **common, lam=0.8)(c)
-        np.testing.assert_allclose(got.tokens, whitened(found[..., 0], mask), atol=5e-5)
-        np.testing.assert_allclose(got.target, found[..., 1], atol=2e-5)
-        mean = np.asarray(got.tokens).sum(1) / np.maximum(mask.sum(1), 1)
-        np.testing.assert_allclose(got.total, mean, atol=1e-6)
+    found = oracle.token_gae(rewards, c.token_value, mask, gamma=0.9, lam=0.8)
+    got = make_advantages("ppo", "verl_agent", **COMMON, lam=0.8)(c)
+    check_tokens(got, found, mask)
+
+
+def check_tokens(got: Advantages, expected: np.ndarray, mask: np.ndarray) -> None:
+    """Compares advantages of tokens with GAE of the oracle, [N, R, 2]."""
+    np.testing.assert_allclose(got.tokens, whitened(expected[..., 0], mask), atol=5e-5)
+    np.testing.assert_allclose(got.target, expected[..., 1], atol=2e-5)
+    mean = np.asarray(got.tokens).sum(1) / np.maximum(mask.sum(1), 1)
+    np.testing.assert_allclose(got.total, mean, atol=1e-6)
 
 
 def test_explained_variance_by_hand() -> None:
@@ -184,18 +173,6 @@ def test_the_true_value_has_no_advantage_whatever_lambda() -> None:
         again = step_gae(**rows | {"value": truth}, gamma=0.9, lam=lam)
         np.testing.assert_allclose(again.advantage, 0.0, atol=1e-5)
         np.testing.assert_allclose(again.target, truth, atol=1e-5)
-
-
-def test_bilevel_with_one_token_a_response_is_gae_over_steps() -> None:
-    rows = steps(7)
-    one = rows | {
-        "value": rows["value"][:, None],
-        "token_mask": np.ones((len(rows["mask"]), 1), bool),
-    }
-    got = bilevel_gae(**one, gamma=0.9, lam=0.8, token_gamma=1.0)
-    np.testing.assert_allclose(
-        both(got)[:, 0], both(step_gae(**rows, gamma=0.9, lam=0.8)), atol=1e-5
-    )
 
 
 def test_no_rows() -> None:

@@ -149,7 +149,15 @@ def test_the_source_of_a_past_is_read_back(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "missing"),
-    [(1, ("answer", "environment")), (2, ("environment",)), (3, ()), (4, ()), (5, ()), (6, ())],
+    [
+        (1, ("answer", "environment")),
+        (2, ("environment",)),
+        (3, ()),
+        (4, ()),
+        (5, ()),
+        (6, ()),
+        (7, ()),
+    ],
 )
 def test_a_file_of_an_older_version_is_read(
     version: int, missing: tuple[str, ...], tmp_path: pathlib.Path
@@ -161,8 +169,9 @@ def test_a_file_of_an_older_version_is_read(
     values = [[episode.pop(name) for name in missing] for episode in episodes]
     for episode in episodes:
         assert (episode.pop("past"), episode.pop("source")) == ([], "")
+        episode["reflection"] = episode.pop("notes").get("reflection", "")
     assert (header["version"], values) == (
-        7,
+        8,
         [[{"answer": "the " + NASTY, "environment": "shop"}[n] for n in missing]] * 3,
     )
     assert header.pop("pictures") == []

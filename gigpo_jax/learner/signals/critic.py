@@ -70,7 +70,7 @@ class SavedCritic(Signal):
         return self._params
 
     def values(self, policy: tuple[Any, Any], samples: Sequence[Sample]) -> list[np.ndarray]:
-        """Returns the value before each response token, [R] f32 or [R, 3] f32 a sample.
+        """Returns the value before each response token, [R] f32 a sample, [R, V] f32 with V values.
 
         Args:
           policy: trained and frozen parameters of the policy, which a value head reads.

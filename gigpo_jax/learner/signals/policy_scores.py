@@ -9,7 +9,7 @@ from gigpo_jax.learner.signals.base import Signal
 
 
 class PolicyScores(Signal):
-    """One forward pass over the samples; EMPG needs it."""
+    """One forward pass over the samples."""
 
     columns = ("entropy", "logprob")
     scores_steps = True

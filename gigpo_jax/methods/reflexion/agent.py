@@ -3,12 +3,24 @@
 The wording is ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gigpo_jax.env_bridge.agents import REFLECTIONS
+from gigpo_jax.env_bridge.exchanges import Advice
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompts import PromptInput
 from gigpo_jax.env_bridge.react import REACT, write_transcript
+
+REFLECTION_TOKENS = 256  # largest length of a reflection
+REFLECTIONS = 3  # newest reflections that a prompt shows (section 4 of the paper)
+
+
+def describe_reflections(texts: Sequence[str]) -> tuple[Advice, ...]:
+    """Describes the reflections on earlier trials of a task, for the prompts of a later one."""
+    return tuple(
+        Advice(text, f"Your note after trial {number}, which failed: ", "note", stays=True)
+        for number, text in enumerate(texts, 1)
+    )
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from ml_collections import ConfigDict
 
-from gigpo_jax.env_bridge.agents import (
+from gigpo_jax.env_bridge.agents import find_agent
+from gigpo_jax.env_bridge.prompts import History
+from gigpo_jax.envs.introductions import find_introduction
+from gigpo_jax.methods.reflexion.agent import (
     REFLECTION_TOKENS,
     REFLECTIONS,
     describe_reflections,
-    find_agent,
 )
-from gigpo_jax.env_bridge.prompts import History
-from gigpo_jax.envs.introductions import find_introduction
 from gigpo_jax.rollout.episode_parts import Episode, EpisodePart
 from gigpo_jax.rollout.episode_texts import write_note
 from gigpo_jax.trajectory import Turn
@@ -26,6 +26,13 @@ class ReflectionsPart(EpisodePart):
         introduction = find_introduction(config.env.name)
         self._template = None if make_template is None else make_template(introduction)
         self._history: History | None = None
+
+    def reserve(self, history: History) -> int:
+        """Adds empty reflections, of which each may be filled."""
+        if self._template is None:
+            return 0
+        history.advice = describe_reflections([""] * REFLECTIONS)
+        return REFLECTIONS * REFLECTION_TOKENS
 
     def _find_history(self, episode: Episode) -> History:
         """Every step of the episode so far, where prompts of actions show the last ones."""

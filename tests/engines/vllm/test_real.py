@@ -250,7 +250,7 @@ def test_agents_play_as_in_this_process(
         ).episodes
     theirs, ours = (
         [
-            (e.member, e.won, e.reflection, [(s.prompt, s.response) for s in e.steps])
+            (e.member, e.won, e.notes, [(s.prompt, s.response) for s in e.steps])
             for e in played[name]
         ]
         for name in ("vllm", "jax")
@@ -258,7 +258,7 @@ def test_agents_play_as_in_this_process(
     assert theirs == ours
     failed = [episode for episode in played["vllm"] if not episode.won]
     assert failed
-    assert any(episode.reflection for episode in failed) == (agent == "reflexion")
+    assert any(episode.notes for episode in failed) == (agent == "reflexion")
     assert all(
         'a line that begins with "Thought 1:"' in episode.steps[0].prompt
         for episode in played["vllm"]

@@ -1,9 +1,8 @@
 """The exact prompt for a reflection."""
 
-from gigpo_jax.env_bridge.agents import describe_reflections
 from gigpo_jax.env_bridge.instructions import Instruct
 from gigpo_jax.env_bridge.prompts import Event, PromptInput
-from gigpo_jax.methods.reflexion.agent import Reflection
+from gigpo_jax.methods.reflexion.agent import Reflection, describe_reflections
 
 HOUSE = Instruct("You are in a house.", hidden=("help",))
 REFLECTION = """\
