@@ -39,6 +39,9 @@ EXAMPLE = "--config=tests/configs/example.py"
             "--config=alfwrld: no such file or packaged config; nearest: alfworld",
         ),
         (["--config=tiny"], "--config=tiny: no get_config in "),
+        (["--config=x"], "no such file or packaged config; known are alfworld, alfworld_long, "),
+        # smollm.py has no `get_config`.
+        (["--config=x"], ", shell_tiny_sft, smollm_alfworld, "),
         (
             [CONFIG, "--mode=eval"],
             "no checkpoint in it; name the workdir of a training run, or add --initial",

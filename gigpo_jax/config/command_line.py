@@ -108,9 +108,9 @@ def _find_config_file(name: str) -> Path:
     for path in (Path(name), packaged.ROOT / name, folder / f"{name}.py"):
         if path.is_file():
             return path
-    from gigpo_jax.config.nearest import nearest_configs
+    from gigpo_jax.config.nearest import describe_configs
 
-    fix = f"nearest: {', '.join(nearest_configs(name, folder))}"
+    fix = describe_configs(name, folder)
     raise InputError("no such file or packaged config", key="--config", value=name, fix=fix)
 
 

@@ -21,14 +21,21 @@ def nearest_keys(name: str, names: Iterable[str]) -> list[str]:
     return [key for key in keys if word in KEYS[key].help.lower()][:3]
 
 
-def nearest_configs(name: str, folder: Path) -> list[str]:
-    """Packaged configs of a folder, and files beside a path, that are spelt like a name."""
-    packaged = sorted(path.stem for path in folder.glob("*.py"))
+def describe_configs(name: str, folder: Path) -> str:
+    """Names configs of a folder, and files beside a path, that are spelt like a name, or else all.
+
+    Files without `get_config` are no configs: others are made from them.
+    """
+    packaged = sorted(
+        path.stem for path in folder.glob("*.py") if "\ndef get_config(" in path.read_text()
+    )
     neighbours = {}
     if Path(name).suffix:
         neighbours = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
-    near = nearest_names(Path(name).stem, {*neighbours, *packaged}) or packaged
-    return [neighbours.get(stem, stem) for stem in near]
+    near = nearest_names(Path(name).stem, {*neighbours, *packaged})
+    if not near:
+        return f"known are {', '.join(packaged)}"
+    return f"nearest: {', '.join(neighbours.get(stem, stem) for stem in near)}"
 
 
 def explain_flag(word: str) -> InputError:
