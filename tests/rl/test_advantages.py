@@ -35,21 +35,21 @@ def columns(reward, penalty, trajectory, step, group, state, mask=None) -> Colum
 def padded(batch: Columns, rows: int = ROWS) -> Columns:
     """Adds masked rows that look like real ones."""
     missing = rows - len(batch["mask"])
-    out = {
-        name: np.concatenate([x, np.resize(x, (missing, *x.shape[1:]))])
-        for name, x in batch.items()
+    padding = {
+        name: np.resize(column, (missing, *column.shape[1:])) for name, column in batch.items()
     }
-    out["mask"] = out["mask"] & (np.arange(rows) < rows - missing)
-    return out
+    padding["mask"][:] = False
+    return {name: np.concatenate([column, padding[name]]) for name, column in batch.items()}
 
 
 def permuted(batch: Columns, order: np.ndarray) -> Columns:
-    return {name: x[order] for name, x in batch.items()}
+    return {name: column[order] for name, column in batch.items()}
 
 
 def random_batch(seed: int, *, shuffle: bool = True) -> Columns:
-    """Groups of 1 to 7 trajectories, one of them a single step; shared states, gaps, penalties,
-    masked rows.
+    """Groups of 1 to 7 trajectories, with shared states, gaps, penalties and masked rows.
+
+    One trajectory is a single step.
     """
     rng = np.random.default_rng(seed)
     steps = []
@@ -73,17 +73,15 @@ def random_columns(seed: int) -> Columns:
     batch = random_batch(seed)
     rng = np.random.default_rng((seed, 1))
     rows = len(batch["mask"])
-    at = {
-        (g, t, s): n
-        for n, (g, t, s) in enumerate(zip(batch["group"], batch["trajectory"], batch["step"]))
-    }
-    after = [at.get((g, t, s + 1), rows) for g, t, s in at]
+    steps = list(zip(batch["group"], batch["trajectory"], batch["step"]))
+    row_numbers = {step: row for row, step in enumerate(steps)}
+    next_rows = np.array([row_numbers.get((g, t, s + 1), rows) for g, t, s in steps])
     action = rng.integers(4, size=rows).astype(np.uint32)
     tokens = rng.integers(1, 10, rows).astype(np.int32)
     token_value = rng.normal(size=(rows, 9))
     return batch | {
         "action": np.stack([action * np.uint32(0x9E3779B1), action + np.uint32(3)], 1),
-        "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[after],
+        "next_anchor": np.concatenate([batch["anchor"], np.zeros((1, 2), np.uint32)])[next_rows],
         **{
             name: rng.normal(size=rows).astype(np.float32)
             for name in ("entropy", "logprob", "value", "step_reward", "implicit_reward")
@@ -91,7 +89,7 @@ def random_columns(seed: int) -> Columns:
         "tag": rng.integers(4, size=rows).astype(np.int32),
         "executable": rng.random(rows) < 0.7,
         "won": rng.random(20)[batch["trajectory"] % 20] < 0.5,
-        "truncated": np.array([row == rows for row in after]) & (rng.random(rows) < 0.3),
+        "truncated": (next_rows == rows) & (rng.random(rows) < 0.3),
         "answer_logprob": -rng.exponential(size=rows).astype(np.float32),
         "task_deviation": rng.uniform(1.0, 6.0, size=int(max(batch["group"])) + 3)[
             batch["group"] + 2
@@ -143,23 +141,25 @@ def test_equals_the_oracle_for_all_switches_unjitted():
     with jax.disable_jit():
         for seed, switches in enumerate(SWITCHES):
             batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
-            how = {
+            keywords = {
                 "gamma": (0.95, 1.0, 0.3, 0.0)[seed % 4],
                 "step_weight": (1.0, 0.5)[seed % 2],
                 **switches,
             }
-            got = stacked(gigpo_advantages(**batch, **how))
-            want = oracle.advantages(**batch, **how)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5, err_msg=str(how))
+            result = stacked(gigpo_advantages(**batch, **keywords))
+            expected = oracle.advantages(**batch, **keywords)
+            np.testing.assert_allclose(
+                result, expected, rtol=1e-4, atol=2e-5, err_msg=str(keywords)
+            )
 
 
 @pytest.mark.parametrize("switches", [TRAJECTORY, STEP, {**STEP, "normalize": "mean"}])
 def test_equals_the_oracle_jitted(switches):
     for seed in range(8):
         batch = padded(random_batch(seed, shuffle=seed % 2 == 0))
-        got = stacked(gigpo_advantages(**batch, **switches))
-        want = oracle.advantages(**batch, **switches)
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+        result = stacked(gigpo_advantages(**batch, **switches))
+        expected = oracle.advantages(**batch, **switches)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=2e-5)
 
 
 # One task, gamma 1/2. Trajectory A: an invalid action (p = 0.1) in state s, then the goal (r = 10)
@@ -182,14 +182,14 @@ def test_paper_preset_by_hand():
     # G(A,0) = -0.1 + 10 / 2 = 4.9, G(B) = 0, G(C) = 10 share s, mean 14.9 / 3 = 4.9667; u was seen
     # once.
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
-    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
-    np.testing.assert_allclose(stacked(got)[:5, 1:], np.stack([episode, step], 1), atol=2e-6)
+    result = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
+    np.testing.assert_allclose(stacked(result)[:5, 1:], np.stack([episode, step], 1), atol=2e-6)
     # Unbiased variances: (3.266667^2 + 6.633333^2 + 3.366667^2) / 2 = 33.003333 over *trajectories*
     # and (0.066667^2 + 4.966667^2 + 5.033333^2) / 2 = 25.003333.
-    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean_std")
-    want = np.stack([episode / np.sqrt(33.003333), step / np.sqrt(25.003333)], 1)
-    np.testing.assert_allclose(stacked(got)[:5, 1:], want, atol=2e-6)
-    np.testing.assert_allclose(got.total[:5], want.sum(1), atol=2e-6)
+    result = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean_std")
+    expected = np.stack([episode / np.sqrt(33.003333), step / np.sqrt(25.003333)], 1)
+    np.testing.assert_allclose(stacked(result)[:5, 1:], expected, atol=2e-6)
+    np.testing.assert_allclose(result.total[:5], expected.sum(1), atol=2e-6)
 
 
 def test_verl_agent_preset_by_hand():
@@ -198,35 +198,50 @@ def test_verl_agent_preset_by_hand():
     episode = np.asarray([2.425, 2.525, -7.475, 2.525])
     # G from raw rewards: 5, 0, 10 in s, and 0.1 off the first: 4.9, 0, 10.
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
-    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean")
+    result = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean")
     np.testing.assert_allclose(
-        stacked(got)[:5, 1:], np.stack([[*episode, 4.0], step], 1), atol=2e-6
+        stacked(result)[:5, 1:], np.stack([[*episode, 4.0], step], 1), atol=2e-6
     )
     # Over *rows*: (2.425^2 + 2 * 2.525^2 + 7.475^2) / 3 = 24.835833.
-    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean_std")
-    want = np.stack([[*(episode / np.sqrt(24.8358333)), 4.0], step / np.sqrt(25.0033333)], 1)
-    np.testing.assert_allclose(stacked(got)[:5, 1:], want, atol=2e-6)
+    result = gigpo_advantages(
+        **padded(BY_HAND), **HALF, **PRESETS["verl_agent"], normalize="mean_std"
+    )
+    expected = np.stack([[*(episode / np.sqrt(24.8358333)), 4.0], step / np.sqrt(25.0033333)], 1)
+    np.testing.assert_allclose(stacked(result)[:5, 1:], expected, atol=2e-6)
 
 
 def test_ddof_by_hand():
     # Scores 1 and 3: centred -1 and 1; standard deviation sqrt(2) unbiased, 1 biased.
-    batch = padded(columns([1, 3], [0, 0], [0, 1], [0, 0], [0, 0], [1, 2]))
+    batch = padded(
+        columns(
+            reward=[1, 3],
+            penalty=[0, 0],
+            trajectory=[0, 1],
+            step=[0, 0],
+            group=[0, 0],
+            state=[1, 2],
+        )
+    )
     for ddof, value in ((1, 2**-0.5), (0, 1.0)):
-        got = gigpo_advantages(**batch, **{**TRAJECTORY, "ddof": ddof})
-        np.testing.assert_allclose(got.episode[:2], [-value, value], rtol=1e-5)
+        result = gigpo_advantages(**batch, **{**TRAJECTORY, "ddof": ddof})
+        np.testing.assert_allclose(result.episode[:2], [-value, value], rtol=1e-5)
 
 
 def test_returns_discount_by_step_index_where_steps_are_missing():
-    # Steps 0, 2, 5 of one trajectory; a second trajectory makes each state comparable, with return
-    # 0.
+    # A second trajectory makes each state comparable, with return 0.
     batch = padded(
         columns(
-            [1, 2, 4, 0, 0, 0], [0] * 6, [0, 0, 0, 1, 1, 1], [0, 2, 5] * 2, [0] * 6, [1, 2, 3] * 2
+            reward=[1, 2, 4, 0, 0, 0],
+            penalty=[0] * 6,
+            trajectory=[0, 0, 0, 1, 1, 1],
+            step=[0, 2, 5, 0, 2, 5],
+            group=[0] * 6,
+            state=[1, 2, 3, 1, 2, 3],
         )
     )
-    got = gigpo_advantages(**batch, **{**TRAJECTORY, "gamma": 0.5, "normalize": "mean"})
+    result = gigpo_advantages(**batch, **{**TRAJECTORY, "gamma": 0.5, "normalize": "mean"})
     returns = np.asarray([1 + 2 / 4 + 4 / 32, 2 + 4 / 8, 4])
-    np.testing.assert_allclose(got.step[:6], [*(returns / 2), *(-returns / 2)], rtol=1e-6)
+    np.testing.assert_allclose(result.step[:6], [*(returns / 2), *(-returns / 2)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("penalty", [0.1, 0.001])
@@ -235,21 +250,36 @@ def test_the_size_of_a_lone_penalty_counts_only_without_the_deviation(penalty):
     # and the deviation is p / sqrt(n): -(n - 1) / sqrt(n), with n = 8 episodes or 40 rows.
     steps = np.arange(40) % 5
     group = padded(
-        columns([0] * 40, [penalty] + [0] * 39, np.arange(40) // 5, steps, [0] * 40, steps)
+        columns(
+            reward=[0] * 40,
+            penalty=[penalty] + [0] * 39,
+            trajectory=np.arange(40) // 5,
+            step=steps,
+            group=[0] * 40,
+            state=steps,
+        )
     )
     for switches, episode in ((TRAJECTORY, -7 / np.sqrt(8)), (STEP, -39 / np.sqrt(40))):
-        got = gigpo_advantages(**group, **switches, eps=0.0)
-        np.testing.assert_allclose(got.total[0], episode - 7 / np.sqrt(8), rtol=1e-4)
-    got = gigpo_advantages(**group, **{**TRAJECTORY, "normalize": "mean"})
-    np.testing.assert_allclose(got.total[0], -2 * penalty * 7 / 8, rtol=1e-5)
+        result = gigpo_advantages(**group, **switches, eps=0.0)
+        np.testing.assert_allclose(result.total[0], episode - 7 / np.sqrt(8), rtol=1e-4)
+    result = gigpo_advantages(**group, **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_allclose(result.total[0], -2 * penalty * 7 / 8, rtol=1e-5)
 
 
 def test_penalties_do_not_divide_by_zero_where_all_returns_are_equal():
-    # Trajectory statistics, penalty by row: both returns are 5, the row that pays would get -0.1 /
-    # eps.
-    batch = padded(columns([5, 5], [0.1, 0], [0, 1], [0, 0], [0, 0], [1, 2]))
-    got = gigpo_advantages(**batch, **{**TRAJECTORY, "penalty_in": "row"})
-    np.testing.assert_array_equal(got.total, 0.0)
+    # Both returns are 5; the row with the penalty would get -0.1 / eps.
+    batch = padded(
+        columns(
+            reward=[5, 5],
+            penalty=[0.1, 0],
+            trajectory=[0, 1],
+            step=[0, 0],
+            group=[0, 0],
+            state=[1, 2],
+        )
+    )
+    result = gigpo_advantages(**batch, **{**TRAJECTORY, "penalty_in": "row"})
+    np.testing.assert_array_equal(result.total, 0.0)
 
 
 @pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
@@ -269,8 +299,8 @@ def test_equal_returns_give_exactly_zero(switches):
         step += range(length)
     rows = len(reward)
     batch = padded(columns(reward, [0] * rows, trajectory, step, [0] * rows, range(rows)))
-    got = gigpo_advantages(**batch, **switches)
-    np.testing.assert_array_equal(got.total, 0.0)
+    result = gigpo_advantages(**batch, **switches)
+    np.testing.assert_array_equal(result.total, 0.0)
 
 
 @pytest.mark.parametrize("switches", [TRAJECTORY, STEP])
@@ -281,35 +311,35 @@ def test_equal_futures_give_exactly_zero_wherever_they_stand(switches):
         for m in range(7)
         for s, t in enumerate(range(m + 9, -1, -1))
     ]
-    got = gigpo_advantages(**padded(columns(*zip(*steps))), **switches)
-    np.testing.assert_array_equal(got.step, 0.0)
-    assert np.any(np.asarray(got.episode) != 0.0)
+    result = gigpo_advantages(**padded(columns(*zip(*steps))), **switches)
+    np.testing.assert_array_equal(result.step, 0.0)
+    assert np.any(np.asarray(result.episode) != 0.0)
 
 
 def test_a_common_offset_costs_no_precision():
     batch = random_batch(5)
     batch["penalty"][:] = 0.0
-    last = {}
-    for n in np.flatnonzero(batch["mask"]):
-        key = (batch["group"][n], batch["trajectory"][n])
-        last[key] = max(last.get(key, n), n, key=lambda k: batch["step"][k])
+    last_rows = {}
+    for row in np.flatnonzero(batch["mask"]):
+        episode = (batch["group"][row], batch["trajectory"][row])
+        last_rows[episode] = max(last_rows.get(episode, row), row, key=lambda n: batch["step"][n])
     shifted = {**batch, "reward": batch["reward"].round(2)}
     plain = gigpo_advantages(**padded(shifted), **TRAJECTORY)
     shifted["reward"] = shifted["reward"].copy()
-    shifted["reward"][list(last.values())] += 4096.0
+    shifted["reward"][list(last_rows.values())] += 4096.0
     offset = gigpo_advantages(**padded(shifted), **TRAJECTORY)
     np.testing.assert_allclose(offset.episode, plain.episode, atol=5e-3)
 
 
 def test_step_advantages_of_an_anchor_group_sum_to_zero_and_episode_ones_of_a_group_too():
     batch = padded(random_batch(7))
-    got = stacked(gigpo_advantages(**batch, **{**STEP, "singleton_episode": "zero"}))
+    result = stacked(gigpo_advantages(**batch, **{**STEP, "singleton_episode": "zero"}))
     for group in np.unique(batch["group"]):
         rows = batch["mask"] & (batch["group"] == group)
-        np.testing.assert_allclose(got[rows, 1].sum(), 0.0, atol=1e-4)
+        np.testing.assert_allclose(result[rows, 1].sum(), 0.0, atol=1e-4)
         for state in np.unique(batch["anchor"][:, 0]):
             np.testing.assert_allclose(
-                got[rows & (batch["anchor"][:, 0] == state), 2].sum(), 0.0, atol=1e-4
+                result[rows & (batch["anchor"][:, 0] == state), 2].sum(), 0.0, atol=1e-4
             )
 
 
@@ -317,16 +347,23 @@ def test_step_advantages_of_an_anchor_group_sum_to_zero_and_episode_ones_of_a_gr
 def test_without_shared_states_gigpo_is_grpo(switches):
     batch = random_batch(8)
     batch["anchor"][:, 0] = np.arange(len(batch["mask"]))
-    got = gigpo_advantages(**padded(batch), **switches)
-    np.testing.assert_array_equal(got.step, 0.0)
-    np.testing.assert_array_equal(got.total, got.episode)
+    result = gigpo_advantages(**padded(batch), **switches)
+    np.testing.assert_array_equal(result.step, 0.0)
+    np.testing.assert_array_equal(result.total, result.episode)
 
 
 def test_one_lane_or_one_group_apart_is_another_state():
-    batch = columns([1, 2, 4, 8], [0] * 4, [0, 1, 2, 3], [0] * 4, [0, 0, 0, 1], [5] * 4)
+    batch = columns(
+        reward=[1, 2, 4, 8],
+        penalty=[0] * 4,
+        trajectory=[0, 1, 2, 3],
+        step=[0] * 4,
+        group=[0, 0, 0, 1],
+        state=[5] * 4,
+    )
     batch["anchor"][:] = [[5, 9], [5, 9], [5, 8], [5, 9]]
-    got = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
-    np.testing.assert_array_equal(got.step[:4], [-0.5, 0.5, 0.0, 0.0])
+    result = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_array_equal(result.step[:4], [-0.5, 0.5, 0.0, 0.0])
 
 
 @settings(max_examples=25, deadline=None)
@@ -334,23 +371,23 @@ def test_one_lane_or_one_group_apart_is_another_state():
 def test_neither_row_order_nor_what_padding_holds_matters(seed, random):
     batch = random_batch(seed, shuffle=False)
     whole = stacked(gigpo_advantages(**padded(batch), **STEP))
-    other = padded(batch)
+    changed = padded(batch)
     noise = np.random.default_rng(seed)
-    hidden = ~other["mask"]
+    hidden = ~changed["mask"]
     for name in ("trajectory", "step", "group"):
-        other[name][hidden] = noise.integers(-(2**31), 2**31 - 1, hidden.sum())
-    other["reward"][hidden] = np.nan
+        changed[name][hidden] = noise.integers(-(2**31), 2**31 - 1, hidden.sum())
+    changed["reward"][hidden] = np.nan
     order = np.asarray(random.sample(range(ROWS), ROWS))
-    got = stacked(gigpo_advantages(**permuted(other, order), **STEP))
-    np.testing.assert_allclose(got, whole[order], rtol=1e-4, atol=1e-5)
-    assert np.all(got[hidden[order]] == 0.0)
+    result = stacked(gigpo_advantages(**permuted(changed, order), **STEP))
+    np.testing.assert_allclose(result, whole[order], rtol=1e-4, atol=1e-5)
+    assert np.all(result[hidden[order]] == 0.0)
 
 
 def test_all_masked_and_empty_batches_are_zero():
     batch = padded(random_batch(9))
     batch["mask"][:] = False
     np.testing.assert_array_equal(stacked(gigpo_advantages(**batch, **STEP)), 0.0)
-    empty = {name: x[:0] for name, x in batch.items()}
+    empty = {name: column[:0] for name, column in batch.items()}
     result = gigpo_advantages(**empty, **STEP)
     assert result.total.shape == (0,)
     assert float(measure_credit(result, collect_columns(**empty))["singleton_share"]) == 0.0
@@ -359,25 +396,30 @@ def test_all_masked_and_empty_batches_are_zero():
 def test_large_identifiers_are_told_apart():
     top = 2**31 - 1
     batch = columns(
-        [1, 3, 5, 9], [0] * 4, [top, top - 1, -top, top], [0] * 4, [top, top, -top - 1, 7], [1] * 4
+        reward=[1, 3, 5, 9],
+        penalty=[0] * 4,
+        trajectory=[top, top - 1, -top, top],
+        step=[0] * 4,
+        group=[top, top, -top - 1, 7],
+        state=[1] * 4,
     )
     batch["anchor"][:] = 2**32 - 1
-    got = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
-    np.testing.assert_array_equal(got.total[:4], [-2.0, 2.0, 0.0, 0.0])
+    result = gigpo_advantages(**padded(batch), **{**TRAJECTORY, "normalize": "mean"})
+    np.testing.assert_array_equal(result.total[:4], [-2.0, 2.0, 0.0, 0.0])
 
 
 def test_credit_by_hand():
-    got = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
+    result = gigpo_advantages(**padded(BY_HAND), **HALF, **PRESETS["paper"], normalize="mean")
     batch = padded(BY_HAND)
-    seen = measure_credit(got, collect_columns(**batch))
-    np.testing.assert_allclose(seen["anchor_group_size_mean"], 5 / 3, rtol=1e-6)
+    metrics = measure_credit(result, collect_columns(**batch))
+    np.testing.assert_allclose(metrics["anchor_group_size_mean"], 5 / 3, rtol=1e-6)
     np.testing.assert_allclose(
-        [seen["singleton_share"], seen["zero_advantage_share"]], [2 / 5, 1 / 5], rtol=1e-6
+        [metrics["singleton_share"], metrics["zero_advantage_share"]], [2 / 5, 1 / 5], rtol=1e-6
     )
     episode = np.asarray([3.266667, 3.266667, -6.633333, 3.366667, 0.0])
     step = np.asarray([-0.066667, 0.0, -4.966667, 5.033333, 0.0])
-    np.testing.assert_allclose(seen["episode_norm"], np.sqrt(np.mean(episode**2)), rtol=1e-5)
-    np.testing.assert_allclose(seen["step_norm"], np.sqrt(np.mean(step**2)), rtol=1e-5)
+    np.testing.assert_allclose(metrics["episode_norm"], np.sqrt(np.mean(episode**2)), rtol=1e-5)
+    np.testing.assert_allclose(metrics["step_norm"], np.sqrt(np.mean(step**2)), rtol=1e-5)
 
 
 def test_misuse_is_named():
