@@ -1,16 +1,20 @@
 """Memory of what few runs have: towers, experts, windows, states, masks of trees of texts, GPUs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
+import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+from gigpo_jax.devices.mesh import RULES
 from gigpo_jax.models.decoder import DecoderConfig, param_count
 from gigpo_jax.models.delta_config import DeltaConfig
 from gigpo_jax.models.delta_layer import state_bytes
 from gigpo_jax.models.delta_rule import CHUNK
 from gigpo_jax.models.expert_config import ExpertConfig
 from gigpo_jax.models.expert_numbers import route_width
+from gigpo_jax.models.lora import LoraConfig, abstract_adapter, adapter_axes
 from gigpo_jax.models.routes import route_dtype
 from gigpo_jax.models.vision.vision_config import MERGE, VisionConfig
 from gigpo_jax.models.window_cache import window_length
@@ -21,19 +25,22 @@ def update_bytes(
     shape: DecoderConfig,
     tokens: int,
     shards: int,
+    kept: float,
     logits: float,
     platform: str,
 ) -> float:
-    """Returns the bytes that an update needs at once, beside parameters, gradients and kept inputs.
+    """Returns the bytes that an update needs at once, beside parameters and gradients.
 
-    On GPUs this is the output layer, an MLP, or on several devices a second set of gradients; on
-    TPUs that split parameters the output layer with a second set.
+    Beside the kept activations, on GPUs this is the output layer, an MLP, or on several devices a
+    second set of gradients; on TPUs that split parameters the output layer with a second set, or
+    without kept activations the optimizer's step.
 
     Args:
       config: Resolved config.
       shape: Shape of the model.
       tokens: Tokens of a device in a microbatch.
       shards: Number of devices that split the parameters.
+      kept: Bytes of the activations that the layers keep for the gradient.
       logits: Bytes of two float32 arrays of a chunk's logits.
       platform: As for `memory.memory_estimate`.
     """
@@ -52,21 +59,47 @@ def update_bytes(
         # Gate, up, their product, and the gradient of each.
         mlp = 0 if shape.experts else 6 * itemsize * tokens * shape.intermediate_size + sums
         needed = max(output, mlp, 4 * param_count(shape) / shards if shards > 1 and sums else 0)
-    elif platform == "tpu" and shards > 1 and is_trained:
-        # The whole embedding in two layouts, its gradient, the gradient of its rows, and a second
-        # set of gradients.
-        needed = 2 * (itemsize + 4) * embedding + 4 * param_count(shape) / shards
+    splits_on_tpu = platform == "tpu" and shards > 1
+    is_dense = is_trained and shape.experts is None
+    parameters = param_count(shape) / shards
+    if splits_on_tpu:
+        # The whole embedding in two layouts, its gradient, and the gradient of its rows. Parameters
+        # in the type of the computation; gaps between many arrays, of a trained model without
+        # experts, are as large as a second set of gradients.
+        needed = 2 * itemsize * embedding + 2 * sums
+        needed += (4 if is_dense else itemsize) * parameters + (0 if is_trained else logits)
     if shape.delta is not None:
         # Layers alternate: their parameters are slices of a stack, and so are their gradients.
         embeddings = shape.vocab_size * shape.hidden_size * (2 - shape.tie_word_embeddings)
         layers = param_count(shape) - embeddings
         needed += (4 * is_trained + jnp.dtype(config.model.param_dtype).itemsize) * layers / shards
         needed += tokens * _delta_numbers(shape, shape.delta) * 4
+        if splits_on_tpu:
+            # Layers that are no loop keep queries, their gate, and an array of the MLP.
+            alone = sum(span.stop - span.start == 1 for span in shape.layer_spans)
+            numbers = 2 * shape.num_heads * shape.head_dim + shape.intermediate_size
+            needed += alone * tokens * numbers * itemsize
     if config.batch.share_prefixes and not config.model.replay_routes and platform != "cpu":
         # Masks of trees are T x T a row. With its gradient a mask of cuDNN has 4 bytes a pair.
         # Splash attention has two masks of 1 byte, and a copy of 4.
         needed += tokens * config.batch.row_length * 6
-    return needed
+    # The optimizer's step has no activations. Its results and gaps are nearly four sets of
+    # gradients where memory is free; where it is short, the compiler leaves fewer gaps.
+    optimizer = 15 * parameters if splits_on_tpu and is_dense else 0
+    return max(kept + needed, optimizer)
+
+
+def adapter_shards(config: ConfigDict, shape: DecoderConfig, mesh: Mapping[str, int]) -> float:
+    """Returns how many devices split a number of the adapter, as a mean over its numbers."""
+    adapter = LoraConfig.from_settings(config.model.lora)
+    # The axes of pairs that no axis of the mesh splits are whole on each device.
+    axes = jax.tree.leaves(adapter_axes(shape, adapter), is_leaf=lambda x: isinstance(x, tuple))
+    sizes = [leaf.size for leaf in jax.tree.leaves(abstract_adapter(shape, adapter))]
+    local = sum(
+        size / math.prod(mesh.get(RULES[name] or "", 1) for name in names)
+        for size, names in zip(sizes, axes, strict=True)
+    )
+    return sum(sizes) / local
 
 
 def _delta_numbers(shape: DecoderConfig, delta: DeltaConfig) -> float:

@@ -59,9 +59,14 @@ def memory_estimate(
     mesh = _mesh_sizes(config, devices)
     parameter_shards = mesh["fsdp"] * mesh["tensor"]
     groups = _parameter_groups(config, shape)
-    parameter_bytes = sum(count * jnp.dtype(dtype).itemsize for dtype, count in groups)
+    frozen_bytes = sum(count * jnp.dtype(dtype).itemsize for dtype, count in groups[:-1])
     trained_count = groups[-1][1]
-    policy_bytes = trained_bytes(config, shape) / parameter_shards
+    trained_shards: float = parameter_shards
+    if config.model.lora.rank:
+        from gigpo_jax.devices.feature_memory import adapter_shards
+
+        trained_shards = adapter_shards(config, shape, mesh)
+    policy_bytes = trained_bytes(config, shape) / trained_shards
     row_shards = mesh["data"] * mesh["fsdp"]
     # Rounded up: the fullest device decides.
     row_count = -(-config.batch.rows // row_shards)
@@ -71,10 +76,10 @@ def memory_estimate(
         one_version = engine["engine's weights"] / max(1, config.train.max_staleness)
         engine = {"engine's weights": one_version, "KV cache": 0}
     estimate = {
-        "parameters": parameter_bytes / parameter_shards,
+        "parameters": frozen_bytes / parameter_shards + policy_bytes,
         # Accumulated in float32, whatever type the parameters have.
-        "gradients": trained_count * 4 / parameter_shards,
-        "optimizer": _optimizer_bytes(config, shape, trained_count) / parameter_shards,
+        "gradients": trained_count * 4 / trained_shards,
+        "optimizer": _optimizer_bytes(config, shape, trained_count) / trained_shards,
         "reference policy": policy_bytes if config.rl.kl_coef > 0 else 0,
         **{
             name: size / (row_shards if name == REPLAYED else parameter_shards)
@@ -205,7 +210,7 @@ def _activation_bytes(
     if platform != "cpu" or shape.delta is not None:
         from gigpo_jax.devices.feature_memory import update_bytes
 
-        output = update_bytes(config, shape, tokens, shards, output, platform)
+        return update_bytes(config, shape, tokens, shards, layers, output, platform)
     return layers + output
 
 
