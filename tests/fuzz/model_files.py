@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import struct
 import tempfile
 from pathlib import Path
@@ -149,7 +150,7 @@ def storable(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(storable, value)) and len({type(item) for item in value}) < 2
     if isinstance(value, str):
-        return "\ud800" not in value
+        return not re.search("[\ud800-\udfff]", value)
     return isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
