@@ -50,6 +50,7 @@ def start_modules() -> list[str]:
         registry.ENVIRONMENTS.reference(config.env.name),
         entry.build,
         entry.generate,
+        entry.styles.reference(config.env.prompt),
         ENGINES.reference(config.engine.name),
         ALGORITHMS.reference(config.rl.algorithm),
         *ALGORITHMS[config.rl.algorithm].signals,

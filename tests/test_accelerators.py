@@ -278,7 +278,7 @@ def take_gpu_defaults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(decode_kernel, "fits", lambda *_: True)
     fit = fitted_rows.RowFit(1, 8 * 512, fills=True)
     monkeypatch.setattr(fitted_rows, "make_fit", lambda *_: fit)
-    monkeypatch.setattr(full_rows, "fill_rows", fill_rows)
+    monkeypatch.setattr(fitted_rows, "fill_rows", fill_rows)
     return taken
 
 
