@@ -23,11 +23,12 @@ from gigpo_jax.run.loggers.loggers import LOGGERS
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/architecture.md"
 TITLE = "## Read a run in a day\n"
-# In reading order: folders or files of the package, and what each is about.
+# In reading order: folders or files of the package, and what each is about. A file that is named
+# stands apart from the rest of its folder.
 ROOMS = {
     "__main__ main": "The command",
     "modes": "The loop",
-    "trajectory policy": "The two nouns",
+    "trajectory policy env_bridge/types engines/base": "The nouns",
     "rollout": "Episodes",
     "env_bridge": "Environments, from outside",
     "envs": "Environments, from inside",
@@ -123,12 +124,15 @@ def run_modules() -> list[str]:
 def run_files() -> list[Path]:
     """The files of these modules in reading order, without those that hold nothing."""
     files = [file for name in run_modules() if (file := module_file(name)) is not None]
-    rooms = {name: number for number, names in enumerate(ROOMS) for name in names.split()}
+    numbers = {names: number for number, names in enumerate(ROOMS)}
+    return sorted(files, key=lambda file: numbers.get(find_room(file), -1))
 
-    def room(file: Path) -> int:
-        return rooms.get(file.relative_to(ROOT / "gigpo_jax").parts[0].removesuffix(".py"), -1)
 
-    return sorted(files, key=room)
+def find_room(file: Path) -> str:
+    """The key of `ROOMS` that has a file; "" for the package itself."""
+    path = file.relative_to(ROOT / "gigpo_jax").with_suffix("")
+    rooms = {name: names for names in ROOMS for name in names.split()}
+    return rooms.get(path.as_posix()) or rooms.get(path.parts[0], "")
 
 
 def count_lines(file: Path) -> int:
@@ -143,18 +147,18 @@ def describe_files() -> str:
         "These files are what one iteration of `gigpo train --config=quickstart` imports, in reading order: within each "
         "section a file stands before the files that it imports (`__init__.py` is left out). What other configs and evaluations "
         "(`modes/panel_evaluation.py`) need is imported by name, or inside functions. A *signal* computes further columns of steps; "
-        "*scores* are log-probabilities of finished episodes under a model."
+        "*scores* are log-probabilities of finished episodes under a model. A *part* is what a method adds to an episode."
     )
     lines = [TITLE, textwrap.fill(text, 120, break_on_hyphens=False)]
     for names, title in ROOMS.items():
         lines += ["", f"### {title}", ""]
         for file in files:
             path = file.relative_to(ROOT / "gigpo_jax")
-            if path.parts[0].removesuffix(".py") not in names.split() or path.name == "__init__.py":
+            if find_room(file) != names or path.name == "__init__.py":
                 continue
             summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
-            sentence = re.split(r"(?<=[.:]) (?=[A-Z])", " ".join(summary.split()))[0]
-            line = f"- `{path.as_posix()}`: {sentence.rstrip(':.')}."
+            sentence = re.split(r"(?<=[.]) (?=[A-Z])", " ".join(summary.split()))[0]
+            line = f"- `{path.as_posix()}`: {sentence.rstrip('.')}."
             lines += textwrap.wrap(line, 120, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 

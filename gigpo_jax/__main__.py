@@ -1,6 +1,6 @@
-"""The command gigpo, the same as python -m gigpo_jax: COMMAND FLAGS.
+"""The command gigpo, the same as python -m gigpo_jax.
 
-`gigpo --help` lists them; `core.commands` has the table.
+Its first argument is a command of `core.commands`; `gigpo --help` lists them.
 """
 
 import importlib

@@ -23,8 +23,8 @@ from gigpo_jax.rl.logprobs import OutputEmbedding, PaddedEmbedding
 if TYPE_CHECKING:
     from gigpo_jax.models.lora import LoraConfig
 
-# Bytes that the learner's signals add for a config and the shape of its policy, by purpose: of all
-# devices that split the parameters together, `REPLAYED` of those that split rows.
+# Bytes that the learner's signals add for a config and the shape of its policy, by purpose. They
+# are split as the parameters are; `devices.memory.REPLAYED` is split as the rows are.
 SignalBytes = Callable[[ConfigDict, decoder.DecoderConfig], Mapping[str, int]]
 
 
@@ -176,7 +176,7 @@ def is_small(config: ConfigDict, shape: decoder.DecoderConfig) -> bool:
     slot_tokens = config.engine.slots * cache_length(
         longest_text(config), config.engine.prefill_chunk
     )
-    # Parameters of policy, reference, gradients and moments; those of each policy ahead and of its
+    # Parameters of policy, reference, gradients and moments; of each policy ahead and of its
     # engine; activations without rematerialisation, logits, keys and values.
     numbers = (
         decoder.param_count(shape) * (6 + 2 * config.train.max_staleness)

@@ -1,4 +1,4 @@
-"""Turns and trajectories, which rollouts produce and learners consume. numpy only."""
+"""Turns and trajectories, which rollouts produce and learners consume as numpy arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +29,10 @@ def continues_tokens(tokens: np.ndarray, prompt: np.ndarray, response: np.ndarra
 class Turn:
     """One environment step: its prompt, response, action and reward.
 
-    A summary of a conversation is a turn too, and so is a plan before the first step (`plans`): it
-    is valid, its action is its text, and its reward is 0. Its observation is the one after it, with
-    an anchor state of its own (`episode_texts.summary_anchor`).
+    A *text* beside actions is a turn too, such as a summary of the conversation or a plan before
+    the first step (`env_bridge.plans`). It is valid, its action is its text, and its reward is 0.
+    Its observation is the one after it, with an anchor state of its own
+    (`episode_texts.summary_anchor`).
 
     Attributes:
       prompt_tokens: [P] i32, token ids of the request.
@@ -102,6 +103,7 @@ class Turn:
         return continues_tokens(self.prompt_tokens, earlier.prompt_tokens, earlier.response_tokens)
 
 
+# Values of `Past.source`.
 FORKS = "forks"
 EARLIER = "earlier_starts"
 

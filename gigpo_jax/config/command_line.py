@@ -1,4 +1,4 @@
-"""From a command line to a config: runs the config file and sets keys of `--config.KEY=VALUE`."""
+"""From command line to config: runs the config file and sets keys of `--config.KEY=VALUE`."""
 
 import ast
 import contextlib

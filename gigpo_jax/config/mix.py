@@ -1,6 +1,6 @@
-"""`env.mix`: several environments in one run.
+"""The environments of a config: members of `env.mix`, and what environments declare.
 
-Each has a label, and a config of the run with this environment alone.
+A member has a label, and a config of the run with this environment alone.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def name_member_keys(label: str) -> Iterator[None]:
         yield
     except InputError as error:
         if label:
-            # An environment checks its config as that of a whole run, and knows only those keys.
+            # An environment checks its config as if it were alone, and knows only those keys.
             from gigpo_jax.config.members import key_in_mix
 
             raise error.with_key(key_in_mix(error.key, label)) from error

@@ -1,4 +1,4 @@
-"""From a config as the user wrote it to one in which every key has its value."""
+"""Fills in the unset keys of a config, and checks it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

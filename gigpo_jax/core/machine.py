@@ -1,4 +1,4 @@
-"""The machine that a program runs on, as far as it decides the last bits of its numbers."""
+"""Describes the machine, as far as it decides the last bits of numbers."""
 
 import hashlib
 import os

@@ -17,9 +17,8 @@ from gigpo_jax.core.errors import InputError
 from gigpo_jax.core.machine import fingerprint_cpu
 from gigpo_jax.env_bridge.paths import cache_folder
 
-# Programs that compile faster are not worth a file.
 LIMIT_GIB = 1.0  # ten versions of a run's programs, and no surprise in a home folder
-MIN_COMPILE_S = 0.1
+MIN_COMPILE_S = 0.1  # programs that compile faster are not worth a file
 LOCK_LIMIT_S = 30.0
 _LOCK = ".lockfile"  # jax's own
 _CHECKED = ".checked"  # written at each start

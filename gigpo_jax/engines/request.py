@@ -29,7 +29,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Samples responses from the weights of one version, by methods like those of an `Engine`."""
+    """Samples responses from the weights of one version, with two of the methods of an `Engine`."""
 
     generate: Callable[..., Awaitable[Completion]]
     end_session: Callable[[Session], None]

@@ -1,7 +1,8 @@
-"""Validates the results of environments, in the worker process and again where they arrive.
+"""Validates results of environments, in the worker process and again in the pool.
 
 A malformed value raises `StepError`, which costs the episode. A valid result is built anew from
-exactly the types of types.py and plain values, so it can be sent as data. `task_lists` has tasks.
+exactly the types of types.py and plain values, so it can be sent as data. `task_lists` does the
+same for tasks.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Builds the prompt of a step: the template's text, cut to the limit of tokens."""
+"""Builds the prompt of a step: the template's text, cut to the token limit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Reads the texts of an environment for a template; `image_marks` does so for those with images."""
+"""Reads texts of an environment for a template; `image_marks` reads texts with images."""
 
 from collections.abc import Sequence
 

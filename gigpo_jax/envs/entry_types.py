@@ -91,7 +91,7 @@ class ExampleGames:
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment's entry. A "module:function" is imported on first use.
+    """An environment's entry, of which a "module:function" is imported on first use.
 
     Attributes:
       build: "module:function", called with the options of the config, returns a `TextEnv`.

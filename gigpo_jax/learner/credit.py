@@ -56,7 +56,7 @@ def step_credit(
     # the iteration that compiles everything; their results are not used.
     if compiles_ahead:
         most_steps = config.train.groups * config.train.group_size * config.env.max_steps
-        # At most one before each step.
+        # A summary at most before each step.
         most_steps *= 1 + writes_summaries(config)
         for size in neighbour_buckets(len(columns.mask), most_steps):
             resized = resize_columns(columns, size)
@@ -78,7 +78,7 @@ def step_credit(
 
 def _local_credit(result: rl_advantages.Advantages, columns: StepColumns, steps: int) -> StepCredit:
     """The credit of this host's steps; `steps` is their number."""
-    # Rows stand in the order of hosts; those of earlier hosts come before this one's.
+    # Rows stand in the order of hosts: the rows of earlier hosts come before this one's.
     counts = all_hosts(np.array([steps], np.int32))[:, 0]
     first = int(counts[: jax.process_index()].sum())
     local_rows = slice(first, first + steps)

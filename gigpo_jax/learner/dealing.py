@@ -1,4 +1,4 @@
-"""Segments -> shares of steps, one a minibatch."""
+"""Segments -> minibatches of nearly equal numbers of steps."""
 
 from collections.abc import Sequence
 

@@ -53,7 +53,7 @@ class Learner:
         self._objective = make_objective(config)
         self._score = make_token_logprobs(config, policy, mesh, config.sampling.temperature)
         self._finite = FiniteCheck()
-        self._is_first = True  # iteration of this process
+        self._is_first = True  # until this process has made an iteration
         self.signals = start_signals(config, policy, mesh)
         # With an adapter the reference is only the adapter of the start: the model below it does
         # not change.
@@ -209,7 +209,7 @@ class Learner:
         return training_samples(scored.samples, credited.credit, weights, fields)
 
     def _scored_fields(self, iteration: int) -> list[str]:
-        """Fields scored before minibatches, whose steps share less than those of the iteration."""
+        """Fields that are scored for the whole iteration, where steps share more prefixes."""
         if not shares_prefixes(self._config) or not self._policy_learns(iteration):
             return []
         names = ["proximal"] if self._config.rl.old_logprobs == "recompute" else []
@@ -252,7 +252,7 @@ class Learner:
         """Updates the policy, and signals that learn, from each minibatch; returns metrics."""
         batches = [global_batch(self._mesh, batch) for batch in local_batches]
         policy_learns = self._policy_learns(iteration)
-        # Old log-probabilities are those of the parameters before any of this iteration's updates.
+        # Old log-probabilities are of the parameters before any of this iteration's updates.
         if policy_learns and self._config.rl.old_logprobs == "recompute":
             batches = [self._score_batch(batch, "proximal", self.state.params) for batch in batches]
         checks = [check for signal in self.signals for check in signal.finite_checks]
@@ -272,7 +272,7 @@ class Learner:
             if policy_learns:
                 record |= self._update_policy(batch, iteration, between)
             for check in checks:
-                # It waits for the update before: only that is done.
+                # It waits for the previous update: `progress` below counts that one, not this one.
                 check.add(record)
             records.append(record)
             progress(ends[number], ends[-1])

@@ -25,7 +25,7 @@ def bucket(n: int) -> int:
 
 def neighbour_buckets(size: int, most_steps: int) -> list[int]:
     """Column lengths of iterations with somewhat fewer or more steps, of at most `most_steps`."""
-    # The largest length below it is that of half the steps or of three quarters.
+    # The next smaller length is the bucket of a little more than half the steps.
     smaller = bucket(size // 2 + 1)
     larger = bucket(size + 1)
     sizes = [smaller] if smaller < size else []
@@ -56,7 +56,7 @@ def step_columns(
       similarity: lowest similarity of two anchor states of a task group that count as one
         (`learner.similarity`, in row order); None: only equal states count as one.
       join: function that joins the rows of all hosts.
-      needs: names of optional columns, of which `needed_columns` collects those of steps.
+      needs: names of optional columns; `needed_columns` collects what steps themselves give.
       computed: further optional columns by name, [k] for the k steps of this host.
     """
     group = np.array([s.episode.group for s in steps], np.int32)

@@ -47,8 +47,8 @@ def make_token_logprobs(
 ) -> Score:
     """Builds a function for this host's samples, which all hosts call together.
 
-    The parameters of `policy` are not kept. The temperature is that of the sampler; 0 stands for 1,
-    as in an engine's log-probabilities.
+    The parameters of `policy` are not kept. The temperature is the sampler's; 0 stands for 1, as in
+    an engine's log-probabilities.
     """
     forward = forward_function(config, policy.config, mesh)
     settings = {"chunk": config.batch.logprob_chunk, "temperature": temperature or 1.0}
@@ -104,8 +104,8 @@ def make_token_arrays(
             [replace(x, advantage=first + n, weight=1.0) for n, x in enumerate(samples)],
             steps=config.train.minibatch,
             **rows,
-            # Any order will do: the numbers put the results back in the order of the samples. In
-            # that of tokens, texts that begin alike meet in a minibatch.
+            # Any order will do: the numbers put the results back in the order of the samples. Dealt
+            # in the order of their tokens, texts that begin alike meet in a minibatch.
             rng=None if shares else np.random.default_rng(0),
             gather=all_hosts,
             longest=longest_text(config) - 1,

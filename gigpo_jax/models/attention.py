@@ -66,8 +66,8 @@ def attention(
 
 def reads_bands(length: int, window: int) -> bool:
     """Returns whether XLA's kernel cuts rows of `length` tokens into bands of `window` tokens."""
-    # In bands a query has the keys of two windows, in whole rows at most those of the row: with
-    # fewer than three windows bands save little.
+    # In bands a query has the keys of two bands, in whole rows at most the row's: with fewer than
+    # three bands in a row they save little.
     return 3 * window <= length
 
 

@@ -285,7 +285,7 @@ def embed_tokens(
 
 def apply_final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
     """Applies the norm after the last layer, [..., D] -> [..., D]."""
-    # Only the structure of the module is made; its parameters are those of the argument.
+    # Only the structure of the module is made; its parameters come from the argument.
     norm = nnx.eval_shape(lambda: family_norm(config, config.hidden_size, dtype=x.dtype))
     return nnx.merge(nnx.graphdef(norm), params["final_norm"])(x)
 

@@ -211,7 +211,7 @@ def run_layers(
             graph: Any = graph,
         ) -> tuple[jax.Array, KVCache]:
             x, cache = carry
-            # `index` counts the layers of the stack, `number` those of the whole model.
+            # `index` counts the layers of the stack, `number` all layers of the model.
             number = index + (span.first - span.start)
             place = index + (span.place - span.start)
             window = span.kind.window

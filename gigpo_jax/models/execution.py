@@ -19,8 +19,8 @@ REMAT_POLICIES: dict[str, Callable[..., Any] | None] = {
     "full": None,
     # Beside it the result of attention, which is the most expensive one to recompute.
     "attention": saves_attention,
-    # Beside it the projections, but not attention: its products have batch axes, those of
-    # projections have none.
+    # Beside it the projections, but not attention: products of attention have batch axes, products
+    # of projections have none.
     "dots": jax.checkpoint_policies.checkpoint_dots_with_no_batch_dims,
     # The input of each layer, in host memory.
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(

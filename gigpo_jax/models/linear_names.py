@@ -1,4 +1,4 @@
-"""The linear layers of models: their names in our parameters, in published files, in settings."""
+"""Names of linear layers in our parameters, in published files and in settings."""
 
 LINEARS = {  # key under `params["layers"]` -> module of a Hugging Face decoder layer
     "query": "self_attn.q_proj",

@@ -1,4 +1,4 @@
-"""The parameters of a decoder: their tree, random ones, their number, and names of their axes."""
+"""The parameters of a decoder: their tree, random values, number, and names of axes."""
 
 import functools
 from typing import Any

@@ -55,7 +55,7 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
       config: Config as from `config.resolve`.
       workdir: Folder for config.json, metrics.jsonl, tensorboard/, checkpoints/, evaluations/ and
         rollouts/.
-      out: Not used.
+      out: Not used: `main` calls all modes alike.
 
     Returns:
       The exit status: 0 done, 1 stopped because losses were not finite, no engine was left or too
@@ -79,12 +79,12 @@ def run(config: ConfigDict, workdir: Path, out: str) -> int:
 
 
 async def _train_until_stopped(trainer: "Trainer") -> int:
-    """Trains until the end, an interrupt or a failure, and saves; returns the exit status."""
+    """Trains to the end, an interrupt or a failure, saves if it can; returns the exit status."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-    # A cancellation ends waits for rollouts at once; an update that runs is finished first
-    # (`update`).
+    # A cancellation ends waits for rollouts at once. An update that runs is finished first, or
+    # stopped between two device calls where it is in pieces (`progress` in `learn`).
     with Interrupts(lambda: loop.call_soon_threadsafe(task.cancel)) as interrupts:
         trainer.interrupted = lambda: interrupts.status > 0
         try:
@@ -138,7 +138,7 @@ class Trainer:
         self.workdir = workdir
         self.hosts = hosts
         self.mesh = learner_mesh(config)
-        # This and the next line are called for their errors, before a model is loaded.
+        # These calls raise the errors of the config before a model is loaded.
         local_rows(self.mesh, config.batch.rows)
         loggers = find_loggers(config)
         environments = list_environments(config)
@@ -203,7 +203,7 @@ class Trainer:
         return PanelEvaluation(self.config, environments, self.workdir)
 
     def _restore(self) -> dict[str, int]:
-        """Restores the newest checkpoint; returns the metrics' steps it covers."""
+        """Restores the newest checkpoint; returns what it covers, as `MetricsWriter` takes it."""
         with show_stage("reading the newest checkpoint"):
             restored = self.checkpoints.restore_parts(self.learner.checkpoint_parts())
         if restored is None:
@@ -253,6 +253,7 @@ class Trainer:
             self.timers.take()
         await self.finish_iteration()
         try:
+            # Policies of earlier updates: rollouts with them were running when the run stopped.
             if self.done and self.learner.older:
                 from gigpo_jax.modes.ahead import play_again
 
@@ -295,8 +296,8 @@ class Trainer:
     async def update(self, trajectories: list[Trajectory]) -> None:
         """Makes one iteration's updates; then the engine gets them.
 
-        An update that was begun is finished and counts, whatever becomes of the rollouts or the
-        servers.
+        An update that was begun counts, whatever becomes of the rollouts or the servers; an
+        interrupt may drop it (`UpdateStopped`).
         """
         if self.rollouts:
             from gigpo_jax.modes.ahead import learn_beside_rollouts
@@ -336,7 +337,7 @@ class Trainer:
             )
 
     async def write_notes(self, trajectories: list[Trajectory]) -> None:
-        """Lets the policy write the notes on an iteration's episodes that task sources want."""
+        """Lets the policy write the notes on an iteration's episodes that task sources ask for."""
         make_writers = partial(self.worker.make_writers, self.config.sampling.temperature)
         for source in self.sources.values():
             writing = source.write_notes(trajectories, self.done, make_writers)
@@ -371,7 +372,7 @@ class Trainer:
 
             def progress(done: int, total: int) -> None:
                 bar.set_progress(done, total)
-                # Several hosts stop together, behind the update.
+                # Several hosts stop together, after the update.
                 is_alone = jax.process_count() == 1
                 if self.interrupted() and is_alone and self.learner.stops_in_updates:
                     raise UpdateStopped

@@ -354,7 +354,7 @@ def measure_credit(advantages: Advantages, columns: StepColumns) -> dict[str, Ar
     else:
         number = segments.number_segments(mask, group.astype(jnp.int32), anchor[:, 0], anchor[:, 1])
         size = jnp.where(mask, segments.count_members(number, mask), 0)
-        # One first row an anchor group: their number is that of the groups.
+        # An anchor group has one first row: as many first rows, as many groups.
         is_first_row = number == jnp.arange(rows, dtype=jnp.int32)
     anchor_groups = jnp.maximum(jnp.sum(is_first_row), 1).astype(jnp.float32)
 

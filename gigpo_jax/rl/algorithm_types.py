@@ -1,4 +1,4 @@
-"""What an algorithm declares; GiGPO, which changes nothing."""
+"""What an algorithm declares: its differences to GiGPO, which itself has none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

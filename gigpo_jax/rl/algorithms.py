@@ -119,7 +119,7 @@ def make_advantages(
     # Other fixed settings, such as the ratio, are read by the loss and not by the function.
     common |= {key: value for key, value in algorithm.fixed.items() if key in common}
     if BASE not in own_settings:
-        # The last one wins: a switch that the caller names replaces that of the preset.
+        # The last one wins: a switch that the caller names replaces the preset's.
         keywords = {**PRESETS[preset], **common, **own_settings}
         return _accept_no_rows(partial(algorithm.advantages, **keywords))
 
@@ -133,7 +133,7 @@ def make_advantages(
 def _accept_no_rows(advantages: partial[Advantages]) -> Callable[[StepColumns], Advantages]:
     """Lets an advantage function that needs a row take columns without rows."""
 
-    @wraps(advantages.func)  # its name is that of the compiled program
+    @wraps(advantages.func)  # its name is the name of the compiled program
     def advantages_of_rows(columns: StepColumns) -> Advantages:
         if columns.mask.shape[0] == 0:
             empty = jnp.zeros(0, jnp.float32)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-# Score of padding. Finite: its product with a probability of 0 is 0, that of -inf would be NaN.
+# Score of padding. Finite: times a probability of 0 it is 0, where -inf would give NaN.
 _NEVER = -1e30
 
 

@@ -1,8 +1,8 @@
-"""The clipped surrogate with KL term and entropy bonus, and the supervised loss, as sums.
+"""The clipped surrogate with KL term and entropy bonus, as sums over tokens.
 
-Every function returns sums, never means: microbatches add up and the update divides once by
-`loss_divisor`, so the loss does not depend on how a minibatch was cut. Log-probabilities are in
-nats.
+Losses are sums, never means: microbatches add up and the update divides once by `loss_divisor`, so
+the loss does not depend on how a minibatch was cut. Log-probabilities are in nats. The supervised
+loss is in `imitation_update`.
 """
 
 from collections.abc import Callable
@@ -187,7 +187,7 @@ def policy_loss(
     logprob = clean(logprob)
     behaviour = clean(batch.behaviour)
     advantage = clean(batch.advantage)
-    # Recomputed ones have the learner's numerics: the first ratio is then 1, whatever
+    # Recomputed log-probabilities have the learner's numerics: the first ratio is then 1, whatever
     # the engine rounds.
     old = behaviour if batch.proximal is None else clean(batch.proximal)
     if settings.token_advantages is not None:

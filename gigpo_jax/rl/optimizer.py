@@ -1,4 +1,4 @@
-"""The optimizers of updates: AdamW, or Muon for the matrices of the layers.
+"""The optimizer of updates: AdamW, or Muon for the matrices of layers.
 
 Departure from the published settings: weight decay spares leaves named `bias` and `scale` (norms),
 as is usual for language models.

@@ -1,4 +1,4 @@
-"""Names of ratios and corrections, whose formulas stand in `rl.response_ratios`."""
+"""Names of ratios and of corrections; `rl.response_ratios` has their formulas."""
 
 from typing import Literal
 

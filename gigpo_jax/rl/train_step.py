@@ -159,14 +159,13 @@ class TrainStep:
         totals: Totals,
     ) -> Totals:
         """Adds the microbatches from span[0] to below span[1]."""
-        # Of the whole minibatch, before any microbatch: the gradient then equals that of one large
-        # batch, however steps are spread over microbatches and devices.
+        # Of the whole minibatch, before any microbatch: the gradient is then the gradient of one
+        # large batch, however steps are spread over microbatches and devices.
         divisor = self.divisor(batch)
 
         def objective(params: Params, m: jax.Array) -> tuple[jax.Array, Any]:
             sums = self.measure(params, frozen, select_microbatch(batch, m), count)
-            # Divided before the gradient is taken: gradients of microbatches add up to
-            # that of the mean.
+            # Divided before the gradient is taken: gradients of microbatches add up to the mean's.
             return sums.loss / divisor, sums
 
         return _accumulate_gradients(objective, params, self._place, span, totals)
@@ -209,7 +208,7 @@ def _accumulate_gradients(
     span: tuple[Any, Any],
     totals: Totals,
 ) -> Totals:
-    """Adds losses and gradients of microbatches from span[0] to below span[1], the latter in place.
+    """Adds losses and gradients of microbatches from span[0] to below span[1]; gradients in place.
 
     Args:
       objective: Function (parameters, m) -> loss and sums of microbatch m.
@@ -219,8 +218,8 @@ def _accumulate_gradients(
       totals: Sums and float32 gradients of earlier microbatches.
     """
     sums, gradients = totals
-    # A reference for each leaf: the backward pass adds to those of scanned layers itself, so no
-    # second gradient tree is ever held. Other gradients come as values and are added here.
+    # A reference for each leaf: the backward pass itself adds to the references of scanned layers,
+    # so no second gradient tree is ever held. Other gradients come as values and are added here.
     references = jax.tree.map(jax.new_ref, gradients)
 
     # A model with layers of two kinds scans slices of its stacks: jax 0.10 cannot add to their

@@ -1,4 +1,4 @@
-"""The update of a policy by reinforcement, and its log-probabilities."""
+"""The reinforcement learning update of a policy, and log-probabilities of its responses."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The engine of a run, as its config describes it."""
+"""Makes the engine of a run from its config."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,8 +62,7 @@ def make_jax_engine(
         version=version,
     )
     with show_stage("compiling the engine's programs"):
-        # Here and not at the first request: the time of the first rollout is then
-        # that of a rollout.
+        # Here and not at the first request: the first rollout's time is then without compilation.
         engine.warmup()
     return engine
 

@@ -1,4 +1,4 @@
-"""The environments of a run, as its config describes them."""
+"""Makes the environments of a run, and the settings of episodes, from its config."""
 
 import contextlib
 from collections.abc import Sequence

@@ -142,8 +142,8 @@ class EpisodeRunner:
     ) -> "tuple[Completion, PromptImages | None]":
         """Samples the response of a step, until no part wants another one."""
         for attempt in itertools.count():
-            # The key of step 0 is common to the requests of an episode, and to those of no other
-            # one. No step and no reflection has the number of a later attempt.
+            # The key of step 0 also names the session of the episode. A later attempt has a number
+            # that no step and no text of the episode has: no two requests share a key.
             number = episode.step + attempt * (self.settings.max_steps + 1)
             sampling = replace(
                 self.settings.sampling, key=episode.key(number), session=episode.key(0)

@@ -1,7 +1,6 @@
 """What an episode does beside acting: texts that the policy writes, grades, resampling.
 
-Each is an `EpisodePart` in the folder of its method; an episode has those that its config needs
-(`part_table`).
+Each is an `EpisodePart` in the folder of its method; `part_table` finds what a config needs.
 """
 
 import time
@@ -53,7 +52,7 @@ class Episode:
       job: What is played.
       trajectory: Turns so far.
       history: Texts that prompts show.
-      writer: Runner that samples responses; None where a saved episode is replayed.
+      writer: `EpisodeRunner` that builds prompts and samples; None in a replay of a saved episode.
       observation: Observation that is answered next.
       max_steps: Largest number of actions.
       parts: What the episode does beside acting, in order.

@@ -1,4 +1,4 @@
-"""How episodes are played."""
+"""Settings of episodes: prompts, limits, penalties and sampling."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ class EpisodeSettings:
     invalid_penalty: float = 0.1
     regret_reward: float = 0.0
     overlong_buffer: int = 0
-    overlong_penalty: float = 1.0  # that of DAPO: a truncated response loses the reward of a win
+    overlong_penalty: float = 1.0  # as in DAPO: a truncated response loses the reward of a win
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
     # More are no accidents of single workers, and the mean over the rest would be biased.
@@ -80,7 +80,7 @@ class EpisodeSettings:
         Raises:
           InputError: the environment does not tell the regret that the settings need.
         """
-        # The common case needs no regret, so its numbers stay those of the environment.
+        # The common case needs no regret: the number stays the environment's.
         if not self.regret_reward:
             return result.reward
         if "regret" not in result.info:

@@ -1,4 +1,4 @@
-"""Groups of a rollout."""
+"""The episodes of one task while they are played."""
 
 import asyncio
 from dataclasses import dataclass, field

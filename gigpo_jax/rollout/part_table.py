@@ -1,4 +1,4 @@
-"""The parts of the episodes of a config."""
+"""Finds the parts of episodes that a config needs."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,4 @@
-"""Saved rollouts and their files (docs/rollouts.md), which `read_record` reads.
-
-It needs numpy and the standard library only.
-"""
+"""Saved rollouts and how their files are written (docs/rollouts.md); `read_record` reads them."""
 
 import base64
 import gzip
@@ -186,6 +183,7 @@ def collect_rollouts(
 
 
 def list_tokens(episodes: Sequence[SavedEpisode]) -> set[int]:
+    """Lists the token ids of all responses."""
     ids: set[int] = set()
     for episode in episodes:
         for step in episode.steps:

@@ -60,7 +60,7 @@ def rollout_metrics(
     # A text that several episodes share is one response.
     summaries = {id(turn): turn for turn in all_turns if turn.is_text}
     responses = [*turns, *summaries.values()]
-    # They begin in chosen states: their outcomes are not those of the policy on its tasks.
+    # Forks and earlier starts begin in chosen states: they do not show the policy on its tasks.
     forks = [t for t in finished if t.is_forked]
     earlier = [t for t in finished if t.past.source == EARLIER]
     whole = [t for t in finished if not t.is_forked and t.past.source != EARLIER]

@@ -1,4 +1,4 @@
-"""Tasks of an iteration, and what changes them from one iteration to the next (docs/tasks.md)."""
+"""Chooses the tasks of an iteration, with the sources that change them (docs/tasks.md)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -198,7 +198,7 @@ class RolloutWorker:
     def snapshot(self) -> "RolloutWorker":
         """Returns a copy that keeps its weights at an `update_weights` of this worker.
 
-        The engine is in-process.
+        Only the in-process engine has snapshots.
         """
         # The pools are shared: only the weights are fixed.
         worker = copy.copy(self)

@@ -1,4 +1,4 @@
-"""The hosts of a run stop together: this is a run of one host; `run.host_votes` has several."""
+"""Stops the hosts of a run together: here for one host, in `run.host_votes` for several."""
 
 import contextlib
 import importlib
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Stop:
-    """Reason of the hosts to stop.
+    """Reason why hosts stop.
 
     Attributes:
       status: Exit status.

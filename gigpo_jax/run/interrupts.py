@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: they end set-up, and ask a run that trains to stop with a checkpoint."""
+"""SIGTERM and Ctrl-C end set-up, and ask a run that trains to stop with a checkpoint."""
 
 import signal
 from collections.abc import Callable

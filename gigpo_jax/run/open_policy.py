@@ -1,4 +1,4 @@
-"""Reads the policy of a run, for the checkpoints of its workdir."""
+"""Reads the policy of a run, unless the workdir's checkpoints are of another model."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def open_policy(
     *,
     samples: bool = True,
 ) -> Policy:
-    """Reads the policy of `model.path`, for checkpoints of the workdir.
+    """Reads the policy of `model.path`, to which the checkpoints of the workdir have to fit.
 
     Raises:
       InputError: see `load_policy`; or the workdir has checkpoints of another adapter or model.

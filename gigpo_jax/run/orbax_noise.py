@@ -1,4 +1,4 @@
-"""Messages that Orbax adds to an error which it raises as well."""
+"""Silences messages of Orbax about an error that it raises as well."""
 
 import functools
 import logging
@@ -15,7 +15,7 @@ def silence_orbax() -> None:
     """Drops the messages, for the rest of the process.
 
     When reads or writes fail, Orbax raises the first error, which `checkpoint` reports. It also
-    logs each of them with a traceback. And it closes its event loop at the first one: the remaining
+    logs every error with a traceback, and closes its event loop at the first one: the remaining
     reads and writes end with errors about the loop.
     """
     # Orbax logs through absl; asyncio logs exceptions of tasks that nobody awaits.

@@ -207,10 +207,7 @@ def print_lines(text: str) -> None:
 
 
 def format_duration(seconds: float) -> str:
-    """A time span for people.
-
-    Examples: 45 s, 7 min, 3 h 20 min.
-    """
+    """A time span for people, such as 45 s, 7 min or 3 h 20 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     # Rounded before the split: otherwise 3,599 s would read as 60 min.

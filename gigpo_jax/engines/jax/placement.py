@@ -1,4 +1,4 @@
-"""Placement of an engine's arrays: here on one device; `split_placement` has several."""
+"""Placement of an engine's arrays on one device; `split_placement` has several devices."""
 
 import functools
 from collections.abc import Callable, Sequence

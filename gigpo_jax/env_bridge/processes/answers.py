@@ -1,4 +1,4 @@
-"""Answers of a worker process as data: JSON, and after it the pixels of images.
+"""Answers of a worker process as data: JSON, followed by the pixels of images.
 
 An answer cannot run code where it is read, whatever an environment writes to its socket, and the
 pool validates every value again: the learner sees exactly the types of types.py.

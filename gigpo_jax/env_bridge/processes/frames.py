@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Bytes of a frame, more than those of any list of tasks. A text that an environment writes to its
+# Bytes of a frame, more than any list of tasks has. A text that an environment writes to its
 # socket starts with a larger number, so it is refused at once.
 _MAX_SIZE = 1 << 28
 _SIZE = struct.Struct("!I")

@@ -1,4 +1,4 @@
-"""Starts fresh interpreters: one function in a process that cannot outlive this process.
+"""Runs a function in a fresh interpreter that cannot outlive this process.
 
 A fork of this process could deadlock: jax runs threads in it. So a new interpreter starts, as a
 guard. It forks before it imports anything else; its child leads a process group and calls the

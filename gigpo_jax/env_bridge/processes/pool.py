@@ -168,7 +168,7 @@ class EnvPool:
         """
         if split not in self._tasks:
             self._raise_if_closed()
-            # Any worker would do: the tasks are the same in every process (checker.py).
+            # Any worker would do: the tasks are the same in every process (`env_bridge.checker`).
             call = self._workers[0].queue_call("tasks", 0, split, self.start_timeout_s)
             self._tasks[split] = self._wait_for_call(call)
         return self._tasks[split]

@@ -1,6 +1,6 @@
 """The pool's side of one worker process: starts it, sends calls, receives answers.
 
-The pool handles failures.
+A failure raises `WorkerLost`, and the pool replaces the worker.
 """
 
 import asyncio
@@ -237,7 +237,7 @@ class WorkerProcess:
         calls = list(self.calls.values())
         self.calls = {}
         for call in calls:
-            # The oldest call may be the cause, so its error is that of a step.
+            # The oldest call may be the cause, so it fails as a step does.
             is_cause = call is oldest_call and call.start_s is not None
             call.settle("step" if is_cause else "error", reason)
 

@@ -1,7 +1,8 @@
-"""Anchor states of ALFWorld: GiGPO compares the steps of a group that have the same anchor.
+"""Values of `env.anchor` in ALFWorld.
 
-The published anchor is the raw feedback. It lacks the inventory and, after a command without
-effect, the place; the additions below make groups smaller (`episode_anchors`).
+GiGPO compares the steps of a group that have the same anchor. The published anchor is the
+raw feedback. It lacks the inventory and, after a command without effect, the place; the additions
+below make groups smaller (`episode_anchors`).
 """
 
 from gigpo_jax.core.settings import Rule

@@ -1,4 +1,4 @@
-"""The signals of a run, and what the learner and other rooms ask of them."""
+"""Finds the signals of a run, and joins what they compute."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     # A run whose algorithm names no signal loads none.
     from gigpo_jax.learner.signals.base import Signal
 
-# Of no algorithm: a switch of the model needs it.
+# No algorithm names it: a switch of the model needs it.
 REPLAYED_EXPERTS = "gigpo_jax.learner.signals.replayed_experts:ReplayedExperts"
 
 
 def needed_signals(config: ConfigDict) -> "list[type[Signal]]":
-    """The signals that a run needs."""
+    """The signals that a run needs: its algorithm names them, or a switch of the model does."""
     signals: list[type[Signal]] = config_algorithm(config).load_signals()
     if config.model.replay_routes:
         signals.append(load_reference(REPLAYED_EXPERTS, key="config.model.replay_routes"))

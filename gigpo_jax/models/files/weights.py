@@ -270,7 +270,7 @@ def check_tensors(source: pathlib.Path, files: list[pathlib.Path], config: Decod
             key=source,
             fix="use its own",
         )
-    # A critic has no head; that of the model that it starts from is not read.
+    # A critic has no head: the head of the model that it starts from is not read.
     if HEAD in stored.keys() - shapes.keys() and not config.value_head:
         (embedding,) = (name for name in shapes if name.endswith("embed_tokens.weight"))
         from gigpo_jax.models.files.weight_index import check_tied_head

@@ -1,4 +1,4 @@
-"""Text <-> token ids: the tokenizer and chat template of a model folder, and one of whole words.
+"""Text <-> token ids: the tokenizer and chat template of a model folder.
 
 Special tokens in a user's text are broken up before encoding: no page and no model can write, for
 example, the end of a turn.
@@ -172,7 +172,7 @@ class Tokenizer:
 
     def break_text(self, text: str, mark: str, special: str) -> str:
         """Breaks up special tokens of a message; marks become `special`, as in `encode_chat`."""
-        # Split before special tokens are broken up, so that only those of `special` stay whole.
+        # Split before special tokens are broken up, so that only `special` stays whole.
         pieces = text.split(mark) if mark else [text]
         return special.join(self.break_special(piece) for piece in pieces)
 
@@ -265,7 +265,7 @@ def load_tokenizer(path: str | pathlib.Path, *, enable_thinking: bool = True) ->
         pads = pads or read_token_ids(content, "pad_token_id", file)
         if name == "generation_config.json":
             generation = {key: value for key, value in content.items() if value is not None}
-            # These tokens ended the responses of a run, and not those of the model.
+            # These tokens ended the responses of a run; the model's own end with others.
             run_stops = [backend.token_to_id(text) for text in read_stop_strings(folder)]
             ids = tuple(number for number in ids if number not in run_stops)
         stops += ids

@@ -68,7 +68,7 @@ def read_stop_strings(folder: pathlib.Path) -> tuple[str, ...]:
       InputError: the value is no list of texts.
     """
     strings: list[str] = []
-    # generation_config.json is where other programs, and version 0.1 of this one, have them.
+    # Other programs, and folders of version 0.1, have them in generation_config.json.
     for file in (folder / STOPS, folder / "generation_config.json"):
         value = read_object(file).get("stop_strings") if file.exists() else None
         texts = [value] if isinstance(value, str) else value or []

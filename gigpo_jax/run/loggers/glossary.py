@@ -40,7 +40,7 @@ DESCRIPTIONS = {
     "response/truncated_share": "fraction of responses cut at sampling.max_response_tokens",
     "prompt/length_mean": "mean tokens of a prompt",
     "prompt/truncated_fraction": "fraction of prompts shortened to sampling.max_prompt_tokens",
-    "rollout/episodes": "episodes played, with those of replaced groups",
+    "rollout/episodes": "episodes played, also in replaced groups",
     "rollout/forks": "episodes that begin in a state of another one",
     "rollout/fork_depth": "mean replayed actions of a fork",
     "rollout/fork_success_rate": "fraction of the forks that did their task",

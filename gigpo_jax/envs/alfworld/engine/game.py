@@ -1,4 +1,4 @@
-"""The native engine: ALFRED's rules, with text identical to the official engine's.
+"""The native engine: rules of ALFRED, with text identical to the official engine's.
 
 It keeps the quirks of the official engine:
 

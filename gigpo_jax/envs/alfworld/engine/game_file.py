@@ -1,4 +1,4 @@
-"""What the engine knows of a game before it is played: tables of its things, and its goal.
+"""A game before it is played: tables of its things, and its goal.
 
 Things are numbered in the order of their ids, which is the order of the official engine's lists.
 """
