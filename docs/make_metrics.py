@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS, OTHERS
+from gigpo_jax.run.loggers.glossary import CHARTS, DESCRIPTIONS, METHOD_DESCRIPTIONS
 
 HEAD = """# Metrics
 
@@ -39,8 +39,8 @@ def page() -> str:
         parts.append(f"- **{title.partition(' ')[2]}**: {names}\n")
     sections: dict[str, list[str]] = {}
     descriptions = dict(DESCRIPTIONS)
-    for other in OTHERS.values():
-        descriptions |= other
+    for method_descriptions in METHOD_DESCRIPTIONS.values():
+        descriptions |= method_descriptions
     for name in descriptions:
         section, _, rest = name.rpartition("/")
         sections.setdefault(section if rest and section else "val", []).append(name)

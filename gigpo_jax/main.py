@@ -67,8 +67,8 @@ def _run(argv: list[str]) -> int:
     loaded = load_config(file, words)
     # The checks of the config come before devices are taken and before anything is written.
     config = resolve(loaded, trains=flags.mode in ("train", "sft"))
-    modes = (("push", "export"), ("target", "preflight"), ("server", "preflight"))
-    for flag, owner in modes:
+    flag_owners = (("push", "export"), ("target", "preflight"), ("server", "preflight"))
+    for flag, owner in flag_owners:
         value = getattr(flags, flag)
         if value and flags.mode != owner:
             raise InputError(

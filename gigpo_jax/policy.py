@@ -315,11 +315,11 @@ def trunk_function(
             # [B, 3, T] -> [3, B, T]: batches are split by their first axis, the decoder has
             # the three first.
             positions = jnp.moveaxis(positions, 1, 0)
-        how = execution
+        settings = execution
         if segment_ids.ndim == 3:
-            how = replace(execution, max_segment=longest_tree(config))
+            settings = replace(execution, max_segment=longest_tree(config))
         hidden = decoder.hidden_states(
-            shape, params, tokens, positions, segment_ids, how, images, routes
+            shape, params, tokens, positions, segment_ids, settings, images, routes
         )
         return hidden, params
 

@@ -73,13 +73,13 @@ def make(name: str, **options: Any) -> TextEnv:
 def builder_options(entry: Environment, options: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the options of `make`; returns those that the environment's builder takes."""
     check_options({**RUN_ARGUMENTS, **entry.options}, options)
-    taken = dict(options)
+    arguments = dict(options)
     if "anchor" not in entry.options:
         check_anchor(entry, options.get("anchor", ""))
         # The only anchor of an environment is no argument of its builder.
         if "anchor" not in entry.run_arguments:
-            taken.pop("anchor", None)
-    return taken
+            arguments.pop("anchor", None)
+    return arguments
 
 
 def check_anchor(entry: Environment, anchor: str) -> None:

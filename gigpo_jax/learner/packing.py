@@ -112,8 +112,8 @@ def stream_minibatches(
         from gigpo_jax.learner.fitted_rows import fit_packing
 
         packing, rows = fit_packing(pack, packing, rows, totals.longest_text, fit, gather)
-    counts = (-(-packing.row_counts // rows)).tolist()
-    needed = max(counts)
+    microbatch_counts = (-(-packing.row_counts // rows)).tolist()
+    needed = max(microbatch_counts)
     if longest and not totals.has_images:
         needed = max(needed, most_microbatches(steps, totals.hosts, longest, packing.length, rows))
     shape = BatchShape(
@@ -127,8 +127,8 @@ def stream_minibatches(
     )
     # A generator: supervised training fills one minibatch at a time.
     batches = (
-        fill_batch(places, shape, max(count, 1), fields or {})
-        for places, count in zip(packing.placements, counts, strict=True)
+        fill_batch(places, shape, max(microbatches, 1), fields or {})
+        for places, microbatches in zip(packing.placements, microbatch_counts, strict=True)
     )
     if totals.has_images:
         from gigpo_jax.learner.packed_images import add_images

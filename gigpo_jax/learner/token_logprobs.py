@@ -70,7 +70,7 @@ def over_microbatches(
     """Jits a measurement over microbatches: arrays [B, C, ...] become [M, B, C, ...] f32."""
 
     @jax.jit
-    def measured(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
+    def run_microbatches(params: Any, others: Any, batch: StepBatch) -> tuple[jax.Array, ...]:
         def body(m: jax.Array, out: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             rows = measure(params, others, select_microbatch(batch, m))
             return tuple(
@@ -85,11 +85,11 @@ def over_microbatches(
         start = tuple(jnp.zeros((stored, *output.shape), jnp.float32) for output in outputs)
         return jax.lax.fori_loop(0, batch.microbatches, body, start)
 
-    return measured
+    return run_microbatches
 
 
 def make_token_arrays(
-    config: ConfigDict, mesh: jax.sharding.Mesh, measured: Callable[..., Any]
+    config: ConfigDict, mesh: jax.sharding.Mesh, run_microbatches: Callable[..., Any]
 ) -> TokenArrays:
     """Builds a function for this host's samples, called by all hosts, from `over_microbatches`."""
     rows = row_settings(config, mesh)
@@ -115,7 +115,7 @@ def make_token_arrays(
         values = []
         for local_batch in batches:
             batch = global_batch(mesh, local_batch)
-            arrays = [_gather_rows(array) for array in measured(params, others, batch)]
+            arrays = [_gather_rows(array) for array in run_microbatches(params, others, batch)]
             is_response = _gather_rows(batch.weight) > 0
             numbers = _gather_rows(batch.advantage)[is_response]
             owners.append(numbers.astype(np.int64) - first)

@@ -64,11 +64,11 @@ def attention(
     return checkpoint_name(mixed, MIXED)
 
 
-def reads_bands(length: int, window: int) -> bool:
-    """Returns whether XLA's kernel cuts rows of `length` tokens into bands of `window` tokens."""
+def reads_bands(length: int, band: int) -> bool:
+    """Returns whether XLA's kernel cuts rows of `length` tokens into bands of `band` tokens."""
     # In bands a query has the keys of two bands, in whole rows at most the row's: with fewer than
     # three bands in a row they save little.
-    return 3 * window <= length
+    return 3 * band <= length
 
 
 def saves_attention(primitive: Any, *_: Any, **params: Any) -> bool:
@@ -139,12 +139,12 @@ def cached_attention(
 
 
 def _masked_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, window: int, kernels: str
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, band: int, kernels: str
 ) -> jax.Array:
     """Computes attention [B, T, H, K] with a mask [B, T, S], a quarter of the queries at a time.
 
     A quarter computes products only with the keys [B, S, G, K] that its queries may see, at most
-    `window`. The last query and the last key are the same token.
+    `band`. The last query and the last key are the same token.
     """
     length = query.shape[1]
     if length < QUARTERS and query.dtype == jnp.float32:
@@ -159,7 +159,7 @@ def _masked_attention(
     for start in range(0, length, quarter):
         queries = slice(start, min(start + quarter, length))
         # The first query of the quarter looks back furthest; `mask` restricts the others.
-        first_key = max(num_earlier_keys + start + 1 - window, 0)
+        first_key = max(num_earlier_keys + start + 1 - band, 0)
         keys = slice(first_key, num_earlier_keys + queries.stop)
         visible = mask[:, queries, keys]
         results.append(attend(query[:, queries], key[:, keys], value[:, keys], visible))
@@ -179,24 +179,24 @@ def _banded_attention(
     key: jax.Array,
     value: jax.Array,
     segment_ids: jax.Array,
-    max_segment: int,
+    band: int,
     window: int,
     kernels: str,
 ) -> jax.Array:
-    """Computes attention of rows cut into blocks of `max_segment` tokens.
+    """Computes attention of rows cut into blocks of `band` tokens.
 
     The keys of a query are then in its block or the previous one. `window` is as for `attention`.
     """
     batch, length = query.shape[:2]
-    num_blocks = -(-length // max_segment)
+    num_blocks = -(-length // band)
 
     def split_blocks(x: jax.Array) -> jax.Array:
         # Padded positions have segment 0. Their results are cut off at the end.
-        padding = [(0, 0), (0, num_blocks * max_segment - length), *[(0, 0)] * (x.ndim - 2)]
-        return jnp.pad(x, padding).reshape(batch, num_blocks, max_segment, *x.shape[2:])
+        padding = [(0, 0), (0, num_blocks * band - length), *[(0, 0)] * (x.ndim - 2)]
+        return jnp.pad(x, padding).reshape(batch, num_blocks, band, *x.shape[2:])
 
     def query_blocks(x: jax.Array) -> jax.Array:
-        return split_blocks(x).reshape(batch * num_blocks, max_segment, *x.shape[2:])
+        return split_blocks(x).reshape(batch * num_blocks, band, *x.shape[2:])
 
     def key_blocks(x: jax.Array) -> jax.Array:
         blocks = split_blocks(x)
@@ -204,7 +204,7 @@ def _banded_attention(
         # The first block gets zeros as its previous one.
         previous_blocks = jnp.pad(blocks[:, :-1], padding)
         pairs = jnp.concatenate([previous_blocks, blocks], axis=2)
-        return pairs.reshape(batch * num_blocks, 2 * max_segment, *x.shape[2:])
+        return pairs.reshape(batch * num_blocks, 2 * band, *x.shape[2:])
 
     # The block before the first one has segment id 0, which no real segment has, and ends at 0.
     if segment_ids.ndim == 3:
@@ -214,13 +214,13 @@ def _banded_attention(
         query_segments = query_blocks(segment_ids)[:, :, None]
         same_segment = query_segments == key_blocks(segment_ids)[:, None, :]
     # The queries are the second half of their pair of blocks.
-    query_index = max_segment + jnp.arange(max_segment)[:, None]
-    causal = jnp.arange(2 * max_segment) <= query_index
+    query_index = band + jnp.arange(band)[:, None]
+    causal = jnp.arange(2 * band) <= query_index
     if window:
-        causal &= jnp.arange(2 * max_segment) > query_index - window
+        causal &= jnp.arange(2 * band) > query_index - window
     blocks = (query_blocks(query), key_blocks(key), key_blocks(value))
-    out = _masked_attention(*blocks, same_segment & causal, max_segment, kernels)
-    return out.reshape(batch, num_blocks * max_segment, *query.shape[2:])[:, :length]
+    out = _masked_attention(*blocks, same_segment & causal, band, kernels)
+    return out.reshape(batch, num_blocks * band, *query.shape[2:])[:, :length]
 
 
 def _attention_weights(query: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:

@@ -187,13 +187,13 @@ class LayerLoop:
         self, span: LayerSpan, x: jax.Array, stacked: Params, routes: jax.Array | None
     ) -> tuple[jax.Array, list[Any]]:
         """Runs stacked layers in a scan; the results of all layers are one."""
-        layers, replayed = _slice_span(self.config, span, (stacked, routes))
+        layers, routes = _slice_span(self.config, span, (stacked, routes))
         length = span.stop - span.start
         is_numbered = self.deep is not None or len(self.angles) > 1
         numbers = jnp.arange(span.first, span.first + length) if is_numbered else None
         unroll = min(self.execution.unroll, length)
         run_layer = self.execution.add_remat(self.layer_function(span, stacked), length // unroll)
-        x, result = jax.lax.scan(run_layer, x, (layers, replayed, numbers), unroll=unroll)
+        x, result = jax.lax.scan(run_layer, x, (layers, routes, numbers), unroll=unroll)
         return x, [result]
 
     def layer_function(self, span: LayerSpan, layers: Any) -> Callable[..., tuple[jax.Array, Any]]:
@@ -212,16 +212,16 @@ class LayerLoop:
             inputs: tuple[Params, jax.Array | None, jax.Array | int | None],
             select: Select = select_all,
         ) -> tuple[jax.Array, Any]:
-            params, replayed, number = inputs
+            params, routes, number = inputs
             # The name under which the policy "offload" moves the input of a layer to the host.
             x = checkpoint_name(x, INPUT)
             layer = nnx.merge(graph, params)
-            kind = angles, attend
+            arguments = angles, attend
             if len(self.angles) > 1:
                 from gigpo_jax.models.layer_kinds import select_kind
 
-                kind = select_kind(self, number)
-            x, keys_values, chosen = layer(x, *kind, select, self.execution.experts, replayed)
+                arguments = select_kind(self, number)
+            x, keys_values, chosen = layer(x, *arguments, select, self.execution.experts, routes)
             if self.deep is not None:
                 from gigpo_jax.models.vision.vision import add_deep_features
 

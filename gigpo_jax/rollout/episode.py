@@ -169,7 +169,6 @@ class EpisodeRunner:
         # A response without a plan changes none.
         history.plan = parsed.plan or plan
         admissible = is_admissible(parsed.action, observation.admissible)
-        valid = parsed.valid
         choices = None
         if observation.admissible is not None:
             # A hash in place of a long list: it is only compared for equality.
@@ -184,13 +183,13 @@ class EpisodeRunner:
             prompt=prompt.text,
             response=response,
             action=parsed.action,
-            valid=valid,
+            valid=parsed.valid,
             admissible=admissible,
             observation=observation.text,
             anchor=observation.anchor,
             reward=settings.reward(result),
             # Beside the reward and not in it: `rl.preset` decides where it counts.
-            penalty=settings.penalty(valid, len(completion.tokens)),
+            penalty=settings.penalty(parsed.valid, len(completion.tokens)),
             finish_reason=completion.finish_reason,
             version=completion.version,
             choices=choices,

@@ -262,13 +262,13 @@ def _make_step(turn: Turn, png_files: dict[bytes, bytes]) -> SavedStep:
 
 
 def _make_episode(trajectory: Trajectory, steps: Sequence[SavedStep]) -> SavedEpisode:
-    texts = {
+    past_and_task = {
         "task": trajectory.task.id,
         "past": trajectory.past.actions,
         "source": trajectory.past.source if trajectory.past.actions else "",
     }
     task = _shared_fields(SavedEpisode, trajectory.task)
-    values = task | _shared_fields(SavedEpisode, trajectory) | texts
+    values = task | _shared_fields(SavedEpisode, trajectory) | past_and_task
     return SavedEpisode(**values, steps=tuple(steps))
 
 

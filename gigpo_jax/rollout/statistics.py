@@ -51,15 +51,15 @@ def rollout_metrics(
       Means over episodes or steps that were not aborted, replaced groups included, so that a
       success rate is the policy's on tasks as they are drawn. Metrics of episodes leave out
       episodes that begin in states of others; metrics of actions and lengths of episodes leave out
-      summaries. A task type that was not played is left out.
+      texts. A task type that was not played is left out.
     """
     # Replaced groups stay in: the success rate is of tasks as drawn, not of groups with contrast.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]
     all_turns = [turn for trajectory in finished for turn in trajectory.turns]
     turns = [turn for turn in all_turns if not turn.is_text]
     # A text that several episodes share is one response.
-    summaries = {id(turn): turn for turn in all_turns if turn.is_text}
-    responses = [*turns, *summaries.values()]
+    texts = {id(turn): turn for turn in all_turns if turn.is_text}
+    responses = [*turns, *texts.values()]
     # Forks and earlier starts begin in chosen states: they do not show the policy on its tasks.
     forks = [t for t in finished if t.is_forked]
     earlier = [t for t in finished if t.past.source == EARLIER]
@@ -95,7 +95,7 @@ def rollout_metrics(
     discarded_tokens = sum(sum(t.discarded) for t in finished)
     counts = _count_episodes(trajectories) | {
         "rollout/steps": len(turns),
-        "rollout/summaries": len(summaries),
+        "rollout/summaries": len(texts),
         "rollout/discarded_responses": sum(len(t.discarded) for t in finished),
         "rollout/discarded_tokens": discarded_tokens,
         "rollout/generated_tokens": discarded_tokens

@@ -82,7 +82,7 @@ DESCRIPTIONS = {
 }
 
 # Descriptions of the metrics of single methods, by the first part of their names.
-OTHERS: ReferenceTable[dict[str, str]] = ReferenceTable(METHOD_METRICS)
+METHOD_DESCRIPTIONS: ReferenceTable[dict[str, str]] = ReferenceTable(METHOD_METRICS)
 
 # Category -> charts; each the names of its curves. The panel's chart has its interval.
 PANEL = ("val/sampled/success_rate", "val/sampled/success_low", "val/sampled/success_high")
@@ -120,8 +120,8 @@ def describe_metric(name: str) -> str:
     """Returns the description of a metric or, for a task type or panel, of the whole, or ""."""
     words = name.split("/")
     base = "/".join(words[:2])
-    if words[0] in OTHERS and base not in DESCRIPTIONS:
-        return OTHERS[words[0]].get(base, "")
+    if words[0] in METHOD_DESCRIPTIONS and base not in DESCRIPTIONS:
+        return METHOD_DESCRIPTIONS[words[0]].get(base, "")
     if words[0] == "val" and len(words) > 2:
         base = words[2]
     return DESCRIPTIONS.get(base) or DESCRIPTIONS.get(f"episode/{base}", "")
