@@ -28,7 +28,7 @@ TITLE = "## Read a run in a day\n"
 ROOMS = {
     "__main__ main": "The command",
     "modes": "The loop",
-    "trajectory policy env_bridge/types engines/base": "The nouns",
+    "trajectory policy env_bridge/types engines/base rl/types": "The nouns",
     "rollout": "Episodes",
     "env_bridge": "Environments, from outside",
     "envs": "Environments, from inside",

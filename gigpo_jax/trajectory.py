@@ -119,8 +119,8 @@ class Past:
       tokens: Number of response tokens of these actions, which are not sampled again.
       responses: Token ids of the responses with these actions and of the summaries between and
         after them, in order, for a conversation; else ().
-      source: Key under `train` that begins episodes after these actions; with another one than
-        `FORKS` all episodes of a group begin there. "": no key of training.
+      source: Key under `train` that begins episodes after these actions; unless it is `FORKS`, all
+        episodes of a group begin there. "": no key of training.
       plan: Plan that the policy has stated; None: none yet.
     """
 
@@ -144,8 +144,8 @@ class Trajectory:
       task: Task of the episode.
       group: Index of the task group in the rollout.
       member: Index of the trajectory in its group.
-      turns: Steps in order, and summaries between them; those before the failure if the episode was
-        aborted. A summary stands before a step.
+      turns: Steps in order, with texts before steps; in an aborted episode the turns before the
+        failure.
       won: Whether the task was done.
       score: Score of the environment in [0, 1] at the end.
       aborted: Whether the environment or the engine failed; no statistic counts such an episode.
@@ -214,12 +214,12 @@ class Trajectory:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a finished episode, or a summary: one row of all per-step computations.
+    """A step of a finished episode, or a text beside actions: one row of per-step computations.
 
     Attributes:
       trajectory: Index of the episode in the rollout.
-      step: Index of the environment step in the episode, from 0; a summary has the index of the
-        step after it.
+      step: Index of the environment step in the episode, from 0; a text has the index of the step
+        after it.
       episode: The episode.
       turn: Prompt, response, action and reward.
       texts: Number of texts beside actions before it in the episode.
@@ -258,7 +258,7 @@ def has_contrast(group: Sequence[Trajectory]) -> bool:
 
 
 def finished_steps(trajectories: Sequence[Trajectory]) -> list[Step]:
-    """Returns the steps and summaries of episodes neither aborted nor replaced, in rollout order.
+    """Returns the steps and texts of episodes neither aborted nor replaced, in rollout order.
 
     A text that several episodes share is a row of the first of them alone.
     """

@@ -56,7 +56,7 @@ def step_credit(
     # the iteration that compiles everything; their results are not used.
     if compiles_ahead:
         most_steps = config.train.groups * config.train.group_size * config.env.max_steps
-        # A summary at most before each step.
+        # One text at most before each step.
         most_steps *= 1 + writes_summaries(config)
         for size in neighbour_buckets(len(columns.mask), most_steps):
             resized = resize_columns(columns, size)

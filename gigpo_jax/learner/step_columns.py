@@ -1,4 +1,4 @@
-"""The columns that advantages are computed from: a row for each environment step or summary."""
+"""The columns that advantages are computed from: a row for each environment step or text."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -66,7 +66,7 @@ def step_columns(
     else:
         from gigpo_jax.learner.similarity import similar_anchors
 
-        # A summary has the state of its step in its anchor, and is nothing like the step.
+        # A text has the state of its step in its anchor, and is nothing like the step.
         kinds = 2 * group.astype(np.int64) + [s.turn.is_text for s in steps]
         anchor_lanes = similar_anchors(anchors, kinds, threshold=similarity)
     columns = {

@@ -197,7 +197,7 @@ class Trainer:
         """Reads the panel of a run; None for a run that is not evaluated."""
         if not report.has_panel(self.config):
             return None
-        # Here: an iteration needs none of it.
+        # Imported here: an iteration needs none of it.
         from gigpo_jax.modes.panel_evaluation import PanelEvaluation
 
         return PanelEvaluation(self.config, environments, self.workdir)

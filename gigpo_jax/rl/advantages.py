@@ -152,7 +152,7 @@ def gigpo_advantages(
 
     Source: arXiv 2505.10978, eq. 3 to 8. It takes the fields of `StepColumns`, which describes
     them, and the settings one by one, so that it can be used without the rest of the package. Rows
-    of one trajectory and step follow each other without a discount: a summary, then its step.
+    of one trajectory and step follow each other without a discount: a text, then its step.
     Masked values, NaN included, have no effect. Where steps of a trajectory are missing (0, 2, 5),
     returns discount by the difference of the step indices.
 

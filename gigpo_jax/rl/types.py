@@ -70,8 +70,8 @@ class StepColumns:
     """Columns of environment steps for advantages.
 
     One row is one step; rows stand in any order. The columns from `action` on are None unless the
-    run needs them. A summary before a step is a row too: it has reward 0, the step's index, an
-    anchor of its own, and stands before the row of the step.
+    run needs them. A text before a step, such as a summary, is a row too: it has reward 0, the
+    step's index, an anchor of its own, and stands before the row of the step.
 
     Attributes:
       reward: [N] f32, environment reward of the step.

@@ -81,7 +81,7 @@ def all_tasks(environments: Sequence[RunEnvironment]) -> list[Task]:
 
 
 def env_options(config: ConfigDict) -> dict[str, Any]:
-    """Returns keyword arguments of the environment's builder, once `env.generate` is done.
+    """Generates the data that `env.generate` asks for; returns keyword arguments of the builder.
 
     Raises:
       InputError: there is no such environment, or it cannot generate games with these values.

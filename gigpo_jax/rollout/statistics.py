@@ -50,8 +50,8 @@ def rollout_metrics(
     Returns:
       Means over episodes or steps that were not aborted, replaced groups included, so that a
       success rate is the policy's on tasks as they are drawn. Metrics of episodes leave out
-      episodes that begin in states of others; metrics of actions and lengths of episodes leave out
-      texts. A task type that was not played is left out.
+      episodes that begin in states of other episodes; metrics of actions and lengths of
+      episodes leave out texts. A task type that was not played is left out.
     """
     # Replaced groups stay in: the success rate is of tasks as drawn, not of groups with contrast.
     finished = [trajectory for trajectory in trajectories if not trajectory.aborted]

@@ -1,9 +1,9 @@
 """The in-process engine: continuous batching over a fixed number of slots with a static KV cache.
 
 A thread drives the device. Every round prefills waiting prompts into free slots (padded to one of a
-few shapes), then decodes several tokens for all slots in one device call. `warmup` compiles all
-programs; nothing is compiled after it, but other programs for the first request with top-p or
-top-k.
+few shapes), then decodes several tokens for all slots in one device call. Where several sets of
+devices hold the weights, each has a *partition* of the slots. `warmup` compiles all programs; after
+it only the first request with top-p or top-k compiles others.
 
 A response does not depend on the other requests: its random keys come from the request alone, each
 row of a batch is computed independently, and with one size in `prefill_rows` all array shapes are

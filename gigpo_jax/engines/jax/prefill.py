@@ -18,7 +18,7 @@ PlacedRequest = tuple[int, Request]  # a slot and the request that fills it
 
 
 class PromptReader:
-    """Reader of prompts, all prompts of a bucket together."""
+    """Prefills prompts; prompts of one bucket, a padded length, share a device call."""
 
     def __init__(
         self,

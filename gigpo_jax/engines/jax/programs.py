@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Shapes of an engine.
+    """Settings of an in-process engine, which decide the shapes of its programs.
 
     Attributes:
       slots: S, number of sequences that are decoded together.
@@ -165,7 +165,7 @@ class Programs:
         self._state = None
 
     def localize_leaf(self, placement: "SplitPlacement", leaf: jax.Array) -> jax.Array:
-        """Returns this host's shards of a gathered parameter."""
+        """Returns this host's shards of a gathered parameter; preflight returns their shapes."""
         return placement.localize(leaf)
 
     def send_message(self, message: Any) -> Any:

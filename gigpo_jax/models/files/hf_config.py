@@ -101,7 +101,7 @@ def _read_scaling(rope: dict[str, Any], values: JsonValues) -> "Scaling | None":
     kind = str(rope.get("rope_type", rope.get("type", "default")))
     if kind == "default":
         return None
-    # Here: few models have one.
+    # Imported here: few models have one.
     from gigpo_jax.models.rope_scaling import check_scaling, read_scaling
 
     check_scaling(kind, rope, values.file)
