@@ -124,7 +124,7 @@ class TrainStep:
 
     def result_shardings(self) -> tuple[Any, Any]:
         """Returns the shardings of (state, metrics) and of `Totals`; None where XLA chooses."""
-        # Without shardings of the results, XLA may choose others than those of the donated state;
+        # Without shardings of the results, XLA may choose others than the donated state has;
         # the next call would then compile again and could not reuse the memory.
         if self.state_shardings is None:
             return None, None
