@@ -20,7 +20,7 @@ class PolicyPrograms(NamedTuple):
     Attributes:
       update: Result of `rl.update.make_update`.
       logprobs: Result of `rl.batch_logprobs.make_logprobs`; None: no loss and no ratio needs it.
-      in_pieces: Whether `update` is a `PiecewiseUpdate`.
+      in_pieces: Whether `update` is a `PiecewiseUpdate`, with a device call for each microbatch.
     """
 
     update: Any

@@ -159,7 +159,7 @@ class LayerLoop:
     Attributes:
       config, execution, segment_ids: arguments of `hidden_states`.
       angles: result of `model_angles`.
-      deep: second result of `insert_images`.
+      deep: features of images to add after layers, the second result of `insert_images`, or None.
       lengths: [B] i32, as for `run_model`; None: keys, values and states are no results.
       keeps_routes: whether the experts of tokens are results.
     """

@@ -38,7 +38,7 @@ class AttentionKind(NamedTuple):
 
 
 class LayerSpan(NamedTuple):
-    """Neighbouring layers of one stack.
+    """Neighbouring layers of one stack, which run in one loop.
 
     Attributes:
       stack: key of the stack in the parameters that holds them.

@@ -186,7 +186,7 @@ def run_layers(
         tokens [..., k]) -> cache; called if the cache has room for them.
       select: selection of the tokens in the result.
       experts: function for the experts.
-      deep: second result of `insert_images`.
+      deep: features of images to add after layers, the second result of `insert_images`, or None.
       mix: function (index of the layer among those without attention, cache, arguments of `mix` in
         `apply_mixer`) -> (what tokens read, cache); None if all layers have attention.
 

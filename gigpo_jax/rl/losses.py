@@ -35,7 +35,7 @@ class LossSettings:
       importance_cap: Cap of the correction, greater than 0; greater than 1 for corrections that
         leave responses out.
       ratio: Ratio that is clipped, see `rl.response_ratios`.
-      power: Function from the iteration [] i32 to p of the Hölder mean.
+      power: Function from the iteration [] i32 to p of the Hölder mean, where `ratio` has one.
       mean: "tokens": the mean over all response tokens. "responses": the mean over responses of
         their token means. "constant": the mean over responses of their token sums, each divided by
         `constant` whatever its length (Dr. GRPO, arXiv 2503.20783). "episodes": as "tokens", for a

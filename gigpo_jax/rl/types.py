@@ -19,7 +19,7 @@ class StepBatch:
       tokens: [M, B, T] i32, model input; 0 in padding.
       positions: [M, B, T] i32, from 0 in each segment; [M, B, 3, T] with images.
       segment_ids: [M, B, T] i32, from 1 in each row; 0 is padding. [M, B, 2, T] with trees of
-        texts, see `models.attention`.
+        texts that begin alike, see `models.attention`.
       response_index: [M, B, C] i32, position in the row whose hidden state predicts the response
         token; 0 in padding.
       responses: [M, B, C] i32, number of the token's response in its row, from 1; 0 in padding. A

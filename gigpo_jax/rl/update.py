@@ -89,7 +89,8 @@ def make_update(
       temperature: Temperature of the distribution that the responses were sampled from.
       state_shardings: Sharding of each leaf of the state; gradients are summed in the parameters'
         shardings.
-      in_pieces: Whether the result is a `PiecewiseUpdate`, equal up to rounding.
+      in_pieces: Whether the result is a `PiecewiseUpdate`, with a device call for each microbatch
+        and equal up to rounding.
 
     Returns:
       A jitted function (state, minibatch, frozen=None, iteration=None, rate=None) -> (state,
