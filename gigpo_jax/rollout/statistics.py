@@ -1,4 +1,4 @@
-"""Metrics of an iteration's trajectories, over all hosts."""
+"""Metrics of trajectories, over all hosts."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

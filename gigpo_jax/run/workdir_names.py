@@ -1,4 +1,4 @@
-"""Names in the workdir of a run."""
+"""Names in a run's workdir."""
 
 CONFIG = "config.json"
 LOCK = ".lock"

@@ -1,4 +1,4 @@
-"""Prompts of ALFWorld."""
+"""The compact prompts of ALFWorld, for tiny models."""
 
 import re
 from functools import lru_cache
@@ -13,7 +13,7 @@ _FILLER_WORD = re.compile("a|an|the|you|and|it|is|are|in|looking|quickly|around|
 
 @lru_cache(maxsize=16384)
 def shorten(text: str) -> str:
-    """Shortens ALFWorld's feedback, for tiny models; different feedbacks stay different.
+    """Shortens ALFWorld's feedback; different feedbacks stay different.
 
     Example: "You arrive at desk 1. On the desk 1, you see a mug 2." -> "arrive at desk 1 on desk 1
     mug 2". The task is left out, as the prompt has it already.
